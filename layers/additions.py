@@ -1,7 +1,7 @@
-"""Additions to one module that a layer made from it would not have: refused, as the layer would compute something else.
+"""Additions to one module that a layer made from it would lose: they are rejected, as the layer would compute something else.
 
-A layer takes over the arguments, values and mode of its module. What users have added to one instance (hooks, a `forward`
-of its own, pruning, parameters shared with another module) would be lost.
+A layer copies the arguments, values and mode of its module, but no additions that users have made to one instance: hooks, an
+overridden `forward`, pruning, parameters shared with another module.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import nn
 __all__ = ["METHODS", "refuse_additions", "refuse_tied"]
 
 METHODS: Final = ("forward", "__call__", "_conv_forward", "_output_padding")
-"""Methods of torch's modules that compute: a layer does not call those of the module that it is made from."""
+"""Methods with which torch's modules compute: a layer does not call those of the module that it is made from."""
 
 
 def refuse_additions(name: str, module: nn.Module) -> None:
-    """Raise `ValueError` for hooks, parametrizations, pruning and a `forward` of its own, of `module` or one in it.
+    """Raise `ValueError` for hooks, parametrizations, pruning and an overridden `forward` of `module` or of one in it.
 
     `name` is that of the argument, with which errors begin.
     """
@@ -43,7 +43,7 @@ def refuse_additions(name: str, module: nn.Module) -> None:
 
 
 def refuse_tied(name: str, module: nn.Module) -> None:
-    """Raise `ValueError` if a parameter or buffer has two names in `module`: layers have tensors of their own."""
+    """Raise `ValueError` if a parameter or buffer has two names in `module`: layers do not share tensors."""
     first: dict[int, str] = {}
     for tensors in (
         module.named_parameters(remove_duplicate=False),
@@ -57,19 +57,19 @@ def refuse_tied(name: str, module: nn.Module) -> None:
 
 
 def _computed(module: nn.Module) -> Iterator[str]:
-    """Names of the tensors of this instance that are computed from others, once or before each call."""
+    """Yield the names of the tensors of this instance that are computed from others, once or before each call."""
     attributes, parameters = vars(module), module._parameters
     for name, value in (*parameters.items(), *attributes.items()):
         if not isinstance(value, torch.Tensor):
             continue
-        # Torch's pruning, weight_norm and spectral_norm set an attribute in a pre-hook. Of parameters that are frozen it is a leaf.
+        # Torch's pruning, weight_norm and spectral_norm set an attribute in a pre-hook. For frozen parameters it is a leaf.
         is_set_by_hook = name in attributes and attributes["_forward_pre_hooks"]
         if not value.is_leaf or (is_set_by_hook and {f"{name}_orig", f"{name}_g"} & parameters.keys()):
             yield name
 
 
 def _additions(module: nn.Module) -> Iterator[str]:
-    """Names of the additions to this instance that a layer of its class has not."""
+    """Yield the names of the additions to this instance that a layer of its class does not have."""
     attributes = vars(module)
     for method in METHODS:
         if method in attributes:
@@ -84,5 +84,5 @@ def _additions(module: nn.Module) -> Iterator[str]:
 
 @cache
 def _names_of_hooks() -> tuple[str, ...]:
-    """The attributes in which torch (2.13) keeps hooks, in dictionaries: forward, backward, and those of state_dicts."""
+    """Return the attributes in which torch (2.13) keeps hooks, in dictionaries: forward, backward, and those of state_dicts."""
     return tuple(name for name in vars(nn.Module()) if name.endswith("_hooks"))

@@ -1,7 +1,7 @@
-"""The composition that convolution and affine layer share [Hewett21, figures 4 and 5].
+"""The composition that convolutions and affine layers share [Hewett21, figures 4 and 5].
 
 P has a dimension for output features (fo), along which x is copied, and one for input features (fi), along which ŷ is
-summed. x lies where the index along fo is 0, y where that along fi is 0:
+summed. x lies on the workers whose index along fo is 0, y on those whose index along fi is 0:
 
                   fi = 0      fi = 1
                +-----------+-----------+
@@ -10,8 +10,8 @@ summed. x lies where the index along fo is 0, y where that along fi is 0:
         fo = 1 |      y_1  |           |      y_0 is the sum over the first row, y_1 that over the second.
                +-----------+-----------+
 
-The bias lies on the workers of y, so that the sum holds it once; a bias on every worker of a row would count once for
-each of them.
+The bias lies on the workers of y, so that the sum contains it once; a bias on every worker of a row would be added once
+for each of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class AffineModule(TorchLayer):
     bias: nn.Parameter | None
     exchange: HaloExchange | None = None
     spread_both: LinearOperator | None = None
-    """The broadcasts of weight and bias in one message, where that is possible and faster."""
+    """The broadcasts of weight and bias in one message, if that is possible and faster."""
 
     def compose(
         self,
@@ -52,11 +52,11 @@ class AffineModule(TorchLayer):
         *,
         window: Layout | None = None,
     ) -> None:
-        """Make the operators, and take the parameters of `module`.
+        """Make the operators, and register the parameters of `module`.
 
-        `x` and `y` lie on faces of the partition, `weight` and `bias` where each part of them stands once: the
-        broadcasts carry it to all who use it, and their adjoints sum its gradients. With a `window`, which each
-        worker's part of x becomes in an exchange, that is what is broadcast.
+        `x` and `y` lie on faces of the partition, `weight` and `bias` have no copies: the broadcasts send each part to
+        all workers that use it, and their adjoints sum its gradients. With a `window`, an exchange turns each worker's
+        part of x into its window, which is then broadcast.
         """
         dtype = dtype_name(self.dtype)
         windows = x if window is None else window
@@ -75,18 +75,18 @@ class AffineModule(TorchLayer):
         self.own(module, layouts)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The local tensor of y, from that of x. Under autocast the local products alone are of the lower precision."""
+        """Return the local tensor of y, from that of x. Under autocast only the local products have the lower precision."""
         (x,) = self.check_inputs(x)
         if self.exchange is not None:
             x = carried(self.exchange, x)
         x = carried(self.spread_x, x)
         weight, bias = self._learnt()
-        # Under autocast a summand comes in the lower precision; messages, and their sums, stay in the layer's own.
+        # Under autocast a summand has the lower precision; messages and their sums have the layer's element type.
         return carried(self.sum_y, self.summand(x, weight, bias).to(x.dtype))
 
     def _learnt(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Collective: weight and bias as this worker needs them."""
-        # Not as attributes: torch looks these up in a function of its own, whenever one is a parameter.
+        """Collective: return this worker's parts of weight and bias."""
+        # Not as attributes: for a parameter, torch looks these up in a Python function.
         weight, bias = self._parameters["weight"], self._parameters.get("bias")
         assert weight is not None
         if self.spread_bias is None:  # and no parameter of that name
@@ -98,23 +98,23 @@ class AffineModule(TorchLayer):
         return both
 
     def ranks_of_weight(self) -> tuple[int, ...]:
-        """The ranks whose gradients of this rank's part of the weight are summed [Kuehn20, section 3.1]; none where it alone has one."""
+        """Return the ranks whose gradients of this rank's part of the weight are summed [Kuehn20, section 3.1]; () for a single one."""
         groups = self.spread_weight.pattern.groups
         ranks = next((group.many for group in groups if self.rank in group.many), ())
         return tuple(ranks) if len(ranks) > 1 else ()
 
     def bytes_of_gradients(self) -> int:
-        """The size of this rank's own gradients of weight and bias, before they are summed [Kuehn20, section 3.1]."""
+        """Return the size of this rank's gradients of weight and bias before they are summed [Kuehn20, section 3.1]."""
         spread = (self.spread_weight, self.spread_bias)
         return sum(self._bytes(each.codomain) for each in spread if each is not None)
 
     def bytes_of_tensors(self) -> tuple[int, int]:
-        """The sizes of this rank's local tensors of input and output [Kuehn20, section 3.1]."""
+        """Return the sizes of this rank's local tensors of input and output [Kuehn20, section 3.1]."""
         return self._bytes(self.domain), self._bytes(self.codomain)
 
     def _bytes(self, space: Space) -> int:
         return sum(tensor.layout.local_size(self.rank) * tensor.element.itemsize for tensor in space.tensors)
 
     def summand(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """This worker's summand of y. A bias without elements is one that another worker of the same sum adds."""
+        """Return this worker's summand of y. If the bias has no elements, another worker of the same sum adds it."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Checks of the arguments of a layer's constructor that torch does not have, each of which names the argument."""
+"""Checks of the arguments of a layer's constructor that torch does not make; each error names the argument."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["check_channels", "check_layer_arguments", "real_number", "shape_of"]
 
 
 def shape_of(name: str, sides: object) -> tuple[int, ...]:
-    """A global shape; raise `TypeError` and `ValueError`, naming the argument, for sides that are no integers, or negative."""
+    """Return a global shape; raise, naming the argument, `TypeError` for sides that are not integers, `ValueError` for negative ones."""
     shape = integers(name, sides)
     if any(side < 0 for side in shape):
         raise ValueError(f"{name}: a side of a tensor is at least 0, not {shape}")
@@ -28,7 +28,7 @@ def shape_of(name: str, sides: object) -> tuple[int, ...]:
 
 
 def check_channels(shape: tuple[int, ...], in_channels: int, dims: int) -> None:
-    """Raise `ValueError` unless `shape` is that of an input for a convolution of so many channels and spatial dimensions."""
+    """Raise `ValueError` unless `shape` is that of an input for a convolution of `in_channels` and `dims` spatial dimensions."""
     if len(shape) != dims + 2 or shape[1] != in_channels:
         raise ValueError(
             f"input_shape: {shape} is not (batch, in_channels = {in_channels}, {dims} spatial sides)"
@@ -36,7 +36,7 @@ def check_channels(shape: tuple[int, ...], in_channels: int, dims: int) -> None:
 
 
 def real_number(name: str, value: object) -> float:
-    """Return `value` as a float; raise `TypeError` naming the argument where it is no real number."""
+    """Return `value` as a float; raise `TypeError` naming the argument if it is not a real number."""
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -50,7 +50,7 @@ def check_layer_arguments(
     named: Mapping[str, object],
     options: Mapping[str, object],
 ) -> None:
-    """Raise `TypeError` for a module in another place or beside its own arguments, an unknown argument, and an option that is no bool where it is to be one."""
+    """Raise `TypeError` for a misplaced module, or one with further arguments, an unknown argument, and a flag that is not a bool."""
     module = arguments[0] if arguments else None
     if isinstance(input_shape, nn.Module):
         raise TypeError(
@@ -65,12 +65,12 @@ def check_layer_arguments(
         of_torch = " or ".join(kind.__name__ for kind in layer.torch_classes)
         beside = " beside a module" if is_given else f" beside the arguments of torch's {of_torch}"
         raise TypeError(
-            f"{unknown[0]}: no argument of {layer.__name__}, which takes {', '.join(own)}{beside}"
+            f"{unknown[0]}: not an argument of {layer.__name__}, which takes {', '.join(own)}{beside}"
             f"{did_you_mean(unknown[0], own if is_given else [*own, *known])}"
         )
     if is_given and (named or len(arguments) > 1):
-        beside = ", ".join(named) or repr(arguments[1])
-        raise TypeError(f"{beside}: {layer.__name__} takes a module or the arguments of one, not both")
+        further = ", ".join(named) or repr(arguments[1])
+        raise TypeError(f"{further}: {layer.__name__} takes a module or the arguments of one, not both")
     flags = _flags(layer.lay_out) if options else ()
     for name in flags:
         if name in options and not isinstance(options[name], bool):
@@ -79,6 +79,6 @@ def check_layer_arguments(
 
 @cache
 def _flags(lay_out: Callable[..., None]) -> tuple[str, ...]:
-    """The arguments that are True or False by default."""
+    """Return the arguments that are True or False by default."""
     parameters = inspect.signature(lay_out).parameters
     return tuple(name for name, parameter in parameters.items() if isinstance(parameter.default, bool))

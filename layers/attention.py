@@ -2,19 +2,19 @@
 
     y = softmax(q kᵀ / √e + mask) v        for each sample and head
 
-Heads are independent, and cost no message. Along the sequence, with P_s = p workers:
+Heads are independent, and need no message. Along the sequence, with P_s = p workers:
 
-ring        The blocks of k and v go round: in step t worker s has the block of worker s - t, and adds its share with the
-            softmax's maximum and sum so far:
+ring        The blocks of k and v are passed around: in step t worker s has the block of worker s - t, and adds its share with the
+            running maximum and sum of the softmax:
 
                 m' = max(m, max s)    o' = e^(m - m') o + e^(s - m') v    l' = e^(m - m') l + Σ e^(s - m')    y = o / l
 
             p - 1 messages of the size of a block for each worker. The adjoint of a step is the step back, so the gradients of a block
-            come round the other way and end where the block lies.
+            are passed around in the other direction and end where the block lies.
 all-to-all  q, k and v are repartitioned so that heads are cut over P_h P_s workers and the sequence is whole, and y back: four
             repartitions; at most as many workers have work as there are heads.
 
-The causal mask compares global indices, which every worker knows of each block. The maximum has no gradient, as y does not depend on it.
+The causal mask compares global indices, which follow from the layouts. The maximum has no gradient, as y does not depend on it.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ ALGORITHMS = ("ring", "all-to-all")
 
 
 class ScaledDotProductAttention(nn.Module):
-    """`torch.nn.functional.scaled_dot_product_attention` as a module, without a mask but the causal one, and twice differentiable."""
+    """`torch.nn.functional.scaled_dot_product_attention` as a module, with no mask other than the causal one, and twice differentiable."""
 
     def __init__(self, is_causal: bool = False, scale: float | None = None) -> None:
         super().__init__()
         self.is_causal, self.scale = is_causal, scale
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """The tensor y (n, heads, queries, features of v)."""
+        """Return y, of shape (n, heads, queries, features of v)."""
         weights = attention_weights(q, k, self.scale, is_causal=self.is_causal)
         return (weights @ v.to(weights.dtype)).to(v.dtype)
 
@@ -60,7 +60,7 @@ class ScaledDotProductAttention(nn.Module):
 def attention_weights(
     q: torch.Tensor, k: torch.Tensor, scale: float | None = None, *, is_causal: bool = False
 ) -> torch.Tensor:
-    """The weights softmax(q kᵀ · scale + mask) of all keys for each query, from whole sequences; float32 of half precision, as in torch."""
+    """Return the weights softmax(q kᵀ · scale + mask) of all keys for each query, from whole sequences; float32 for half precision."""
     q, k = (each.to(accumulation_dtype(each.dtype)) for each in (q, k))
     scores = q @ k.transpose(-1, -2) * _scale(scale, q.shape[-1])
     if is_causal:
@@ -72,11 +72,11 @@ def attention_weights(
 class Attention(DistributedModule):
     """Scaled dot-product attention over `partition` = P_n x P_h x P_s, for queries of `input_shape` (n, heads, queries, features).
 
-    Called with (q, k, v): k has the shape (n, heads, keys, features), and v (n, heads, keys, value_features), with `keys` by default as
-    many as queries and `value_features` as features. All lie over `partition`, balanced along n, heads and sequence, and so does the
-    result (n, heads, queries, value_features).
+    Called with (q, k, v): k has the shape (n, heads, keys, features), and v (n, heads, keys, value_features); `keys` defaults to the
+    number of queries and `value_features` to that of features. All lie over `partition`, balanced along n, heads and sequence, and so
+    does the result (n, heads, queries, value_features).
 
-    `is_causal` lets query i see the keys up to i; `scale` is by default 1/√features; `algorithm` is "ring" or "all-to-all".
+    With `is_causal` query i attends to the keys up to i; `scale` is by default 1/√features; `algorithm` is "ring" or "all-to-all".
 
     Raises `ValueError` for shapes and partitions of another order, for no keys, and for another algorithm.
     """
@@ -112,12 +112,12 @@ class Attention(DistributedModule):
         self.domain = Space(Tensor(q, name, name="q"), Tensor(k, name, name="k"), Tensor(v, name, name="v"))
         self.codomain = Space(y, dtype=name, name="y")
         self.steps: list[Repartition] = []
-        """Of the ring, the moves of keys and values from block to block."""
+        """The moves of keys and values along the ring."""
         self.spread: tuple[Repartition, ...] = ()
         self.gather: Repartition | None = None
         work = q  # where the queries lie in the computation
         self.blocks = [k]
-        """The layouts of the keys that this worker has one after the other."""
+        """The layouts of the keys that this worker has in turn."""
         if algorithm == "ring":
             self._pass_around(k, features + values, name)
         elif partition.shape[2] > 1:
@@ -126,14 +126,14 @@ class Attention(DistributedModule):
         self.key_windows = [_sequence_window(block, self.rank) for block in self.blocks]
 
     def _pass_around(self, k: Layout, features: int, dtype: str) -> None:
-        """Have the blocks of keys and values, of so many features together, come to each worker one after the other."""
+        """Set up the steps that pass the blocks of keys and values, of `features` together, around the workers."""
         rings = [_rotated(self.partition, step) for step in range(self.partition.shape[2])]
         self.blocks = [_layout((*k.shape[:3], features), ring, like=k) for ring in rings]
         moves = pairwise(self.blocks)
         self.steps = [Repartition(self.comm, source, target, dtype=dtype) for source, target in moves]
 
     def _cut_heads_instead(self, q: Layout, k: Layout, v: Layout, y: Layout, dtype: str) -> Layout:
-        """Have the workers along the sequence cut the heads while they compute; return where the queries lie then."""
+        """Set up the repartitions that cut the heads instead of the sequence; return the layout of the moved queries."""
         batches = self.partition.shape[0]
         over_heads = Partition((batches, self.partition.size // batches, 1), self.partition.ranks)
         moved = [_layout(each.shape, over_heads) for each in (q, k, v)]
@@ -151,7 +151,7 @@ class Attention(DistributedModule):
         return self.attend(in_graph(q), k, v)
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """The local tensor of y, from those of q, k and v, which are known to lie in the domain."""
+        """Return the local tensor of y, from those of q, k and v, which must be in the domain."""
         if self.spread:
             q, k, v = (apply(move, x) for move, x in zip(self.spread, (q, k, v), strict=True))
         features, dtype = k.shape[-1], v.dtype
@@ -162,14 +162,14 @@ class Attention(DistributedModule):
             if step:
                 block = apply(self.steps[step - 1], block)
             state = self._attended(state, q, block[..., :features], block[..., features:], window)
-        # On every worker the last block is in the graph, and so all moves: their adjoints take place on all.
+        # The last block is in the graph of every worker, and so are all moves: their adjoints take place on all workers.
         y = connected((state.sums / state.weights.unsqueeze(-1)).to(dtype), block)
         return y if self.gather is None else apply(self.gather, y)
 
     def _attended(
         self, state: _State, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: Window
     ) -> _State:
-        """The state after the keys and values of a block, which are those of `window`."""
+        """Return the state after the keys and values of a block, those of `window`."""
         k, v = k.to(q.dtype), v.to(q.dtype)
         scores = q @ k.transpose(-1, -2) * self.scale
         if self.is_causal:
@@ -178,7 +178,7 @@ class Attention(DistributedModule):
         largest = state.largest
         if scores.shape[-1]:
             largest = torch.maximum(largest, scores.detach().amax(-1))
-        # Where all keys so far are masked the difference would be ∞ - ∞.
+        # If all keys so far are masked, the difference would be ∞ - ∞.
         finite = torch.where(largest == -torch.inf, 0.0, largest)
         shares = torch.exp(scores - finite.unsqueeze(-1))
         kept = torch.exp(state.largest - finite)
@@ -188,7 +188,7 @@ class Attention(DistributedModule):
 
 
 class _State(NamedTuple):
-    """For each query the largest score so far, the sum of the exponentials less it, and that of the values with these weights."""
+    """For each query, the largest score m so far, the sum of the weights exp(score - m), and that of the values with these weights."""
 
     largest: torch.Tensor
     weights: torch.Tensor
@@ -196,7 +196,7 @@ class _State(NamedTuple):
 
     @staticmethod
     def empty(q: torch.Tensor, features: int) -> _State:
-        """Before the first block."""
+        """Return the state before the first block."""
         per_query = q.shape[:-1]
         return _State(
             q.new_full(per_query, -torch.inf), q.new_zeros(per_query), q.new_zeros((*per_query, features))
@@ -210,7 +210,7 @@ def _check_arguments(shape: Sequence[int], partition: Partition, algorithm: str)
             "batch, heads and sequence"
         )
     if algorithm not in ALGORITHMS:
-        raise ValueError(f"algorithm: {algorithm!r} is none of {', '.join(ALGORITHMS)}")
+        raise ValueError(f"algorithm: {algorithm!r} is not one of {', '.join(ALGORITHMS)}")
 
 
 def _scale(scale: float | None, features: int) -> float:
@@ -218,13 +218,13 @@ def _scale(scale: float | None, features: int) -> float:
 
 
 def _layout(shape: Sequence[int], partition: Partition, like: Layout | None = None) -> Layout:
-    """The layout of (n, heads, sequence, features), of which the first three are cut: in the windows of `like`, or balanced."""
+    """Return the layout of (n, heads, sequence, features), the first three of which are cut: in the windows of `like`, or balanced."""
     windows = None if like is None else [*like.windows[:3], ((0, shape[3]),)]
     return Layout(shape, partition, windows, (0, 1, 2, None))
 
 
 def _rotated(partition: Partition, step: int) -> Partition:
-    """The partition in which every block along the sequence lies so many workers further on."""
+    """Return the partition in which every block along the sequence lies `step` workers further on."""
     grid = np.asarray(partition.ranks).reshape(partition.shape)
     return Partition(partition.shape, [int(rank) for rank in np.roll(grid, -step, axis=2).reshape(-1)])
 

@@ -5,8 +5,8 @@
                y = d (σ² + ε)^(-1/2) ŵ + b̂
     adjoint    that of each step in the reverse order
 
-P_c has P's side along the channels and 1 elsewhere. μ and σ² are the same on all workers along the others, and so are
-the running statistics, which each worker keeps of its channels.
+P_c has P's side along the channels and 1 elsewhere. μ and σ² are the same on all workers along the other dimensions, and so
+are the running statistics, which each worker keeps for its channels.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class BatchNormalisation(
     Weight and bias lie on the workers whose index is 0 in all dimensions but the channels'; the running statistics, on
     every worker that holds their channels.
 
-    It is one of torch's batch normalisations by class, so that `torch.optim.swa_utils.update_bn` and code that looks for such
+    It is a subclass of torch's batch normalisation, so that `torch.optim.swa_utils.update_bn` and code that looks for such
     modules finds it. Like torch's it has `num_features`, `eps`, `momentum` and `track_running_stats`, but no `affine`:
-    `SyncBatchNorm.convert_sync_batchnorm`, which would take its channels for all of them, ends with an `AttributeError`.
+    `SyncBatchNorm.convert_sync_batchnorm`, which would take its channels for all of them, therefore raises `AttributeError`.
 
-    Raises `ValueError`, with torch's words where torch has some, for an input of an order that the layer does not
+    Raises `ValueError`, with torch's message if there is one, for an input of an order that the layer does not
     take or without `num_features` channels, and for a partition of another order; in a call, for statistics of one value
     per channel, counted globally.
     """
@@ -49,7 +49,7 @@ class BatchNormalisation(
 
     def lay_out(self, module: _TorchBatchNorm) -> None:
         comm, partition, shape = self.comm, self.partition, self.input_shape
-        # Private to torch (2.13), but it says in each class's own words what a call would, and computes nothing.
+        # Private to torch (2.13), but it raises the same error as a call of the class, and computes nothing.
         module._check_input_dim(torch.empty(()).expand(shape))
         self.check_order(shape)
         x = Layout(shape, partition)
@@ -68,16 +68,16 @@ class BatchNormalisation(
         return self.times(deviation, scale, weight, bias)
 
     def _measured(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The deviations from the mean over the global tensor, and the variance; update the running statistics.
+        """Return the deviations from the mean over the global tensor, and the variance; update the running statistics.
 
-        A worker without elements takes part: its sums are zeros that depend on x, so that backward too is collective.
+        A worker without elements takes part: its sums are zeros that depend on x, so that backward is collective, too.
         """
         count = self.moments.count
         if count == 1:
             raise ValueError(
                 f"Expected more than 1 value per channel when training, got input size {torch.Size(self.input_shape)}"
             )
-        # Looked at in each call, as torch does: user code sets it to freeze the statistics.
+        # Read in each call, as in torch: user code sets it to freeze the statistics.
         tracks = self.training and self.track_running_stats
         if tracks and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
@@ -87,7 +87,7 @@ class BatchNormalisation(
         return deviation, variance
 
     def _track(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
-        """Update the running statistics with those of a batch, whose variance counts as the unbiased one."""
+        """Update the running statistics with those of a batch, with the unbiased variance."""
         if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
             return
         # Without a momentum torch takes the average over all batches, each with the weight 1 / their number.

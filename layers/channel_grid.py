@@ -31,7 +31,7 @@ class ChannelGrid:
 
     @cached_property
     def exchanged(self) -> Partition:
-        """The grid with P_c and P_f exchanged: that of a layer whose x lies as this one's y."""
+        """The grid with P_c and P_f exchanged: that of a layer whose x has the layout of this one's y."""
         ranks = np.asarray(self.partition.ranks).reshape(self.partition.shape).swapaxes(C, F)
         return Partition(ranks.shape, ranks.ravel().tolist())
 
@@ -46,16 +46,16 @@ class ChannelGrid:
         return _merged(self.exchanged)
 
     def along_filters(self, x: Layout, rank: int) -> Layout:
-        """The channels of x on the workers with this rank's index along P_c, over these."""
+        """Return the layout of the channels of x on the workers with this rank's index along P_c."""
         return self._held(x, C, rank)
 
     def along_channels(self, y: Layout, rank: int) -> Layout:
-        """The channels of y on the workers with this rank's index along P_f, over these."""
+        """Return the layout of the channels of y on the workers with this rank's index along P_f."""
         return self._held(y, F, rank)
 
     def _held(self, whole: Layout, fixed: int, rank: int) -> Layout:
         grid = self.partition
-        # An idle rank has no index; any will do, as it is idle there too.
+        # An idle rank has no index; it is idle in every subgrid, so any index works.
         index = grid.index(rank)[fixed] if grid.is_active(rank) else 0
         subgrid = grid.subpartitions([dim for dim in range(grid.order) if dim != fixed])[index]
         parts = subgrid.shape[1]
@@ -67,7 +67,7 @@ class ChannelGrid:
 
 
 def united(windows: Windows, parts: int) -> Windows:
-    """Windows that follow one another, `parts` of them at a time as one."""
+    """Merge each `parts` consecutive windows into one."""
     return tuple(
         (windows[first][0], windows[first + parts - 1][1]) for first in range(0, len(windows), parts)
     )

@@ -1,4 +1,4 @@
-"""Channels that are cut, for convolutions and transposed convolutions over P_n x P_co x P_ci x P_spatial, with groups or without."""
+"""Cuts of channels, for convolutions and transposed convolutions over P_n x P_co x P_ci x P_spatial, with groups or without."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ChannelModule(AffineModule):
     local_groups: Windows
 
     def own_groups(self, x: torch.Tensor) -> tuple[torch.Tensor, int, tuple[int, int]]:
-        """The channels of x in this worker's groups, how many groups these are, and the outputs before and after theirs."""
+        """Return the channels of x in this worker's groups, the number of these, and the numbers of outputs before and after theirs."""
         if self.groups == 1:
             return x, 1, (0, 0)
         index = self.partition.index(self.rank)
@@ -62,10 +62,10 @@ class ChannelModule(AffineModule):
             )
 
     def cut_channels(self, partition: Partition, *, transposed: bool = False) -> ChannelCuts:
-        """The cuts of channels and groups: over P_ci and P_co without groups, with groups over the one that is cut.
+        """Return the cuts of channels and groups: over P_ci and P_co without groups, over the one that is above 1 with groups.
 
-        The rows of the weight are output channels, and its columns inputs; of a `transposed` convolution the other way round.
-        With groups a worker's part of the weight is that of its groups, all of whose columns it has:
+        The rows of the weight are output channels, and its columns inputs; for a `transposed` convolution the other way round.
+        With groups a worker's part of the weight is that of its groups, with all of their columns:
 
                        P_co cuts                            P_ci cuts
               x whole, y in groups of outputs      x in groups of inputs, y whole: a sum whose
@@ -96,7 +96,7 @@ class ChannelModule(AffineModule):
         return ChannelCuts(whole_inputs, of_outputs, rows, columns, (1, None))
 
     def learnt_layouts(self, channels: ChannelCuts, weight_shape: tuple[int, ...]) -> tuple[Layout, Layout]:
-        """The layouts of weight and bias, each part of which lies once: where the indices along all that shares it are 0."""
+        """Return the layouts of weight and bias without copies: a part lies where the indices along dimensions that share it are 0."""
         kernel, spatial = weight_shape[2:], range(3, self.partition.order)
         weight = Layout(
             weight_shape,
@@ -109,5 +109,5 @@ class ChannelModule(AffineModule):
 
 
 def windows_of(ends: Sequence[int]) -> Windows:
-    """The windows between the boundaries of a cut."""
+    """Return the windows between the boundaries of a cut."""
     return tuple(pairwise(ends))

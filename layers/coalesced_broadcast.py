@@ -1,9 +1,9 @@
-"""Broadcasts of small tensors over the same workers in one message: of a weight and its bias.
+"""Broadcasts of small tensors over the same workers in one message, such as a weight and its bias.
 
-    forward    (a, b) → [a b], one behind the other      B [a b]      its parts â, b̂
+    forward    (a, b) → [a b], concatenated              B [a b]      its parts â, b̂
     adjoint    (δâ, δb̂) → [δâ δb̂]                       B* [δâ δb̂]   its parts δa, δb
 
-The time of a small message hardly depends on its length, and the time of an application not at all: their number counts.
+The time of a small message hardly depends on its length, and that of an application not at all: only their number matters.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from adjointlab.typing import Array
 __all__ = ["CoalescedBroadcast", "coalesced"]
 
 MOST_BYTES: Final = 2**16
-"""The most that a worker gets in a message of several tensors: larger ones are not worth the copies into it."""
+"""Limit for a message of several tensors to a worker: larger ones do not justify the copies into the message."""
 
 
 class CoalescedBroadcast(DirectSumOperator):
-    """The direct sum of `broadcasts`, by the broadcast `joined` of all their local tensors behind one another.
+    """The direct sum of `broadcasts`, computed by the broadcast `joined` of all their local tensors, concatenated.
 
-    Raises `ValueError` in a call, before its first message, for local tensors that are not what the layouts say.
+    Raises `ValueError` in a call, before its first message, for local tensors that do not match the layouts.
     """
 
     def __init__(self, broadcasts: Sequence[Broadcast], joined: Broadcast) -> None:
         super().__init__(*broadcasts)
-        self.batched = False  # a trailing dimension would not stay behind each tensor's own
+        self.batched = False  # concatenation does not keep each tensor's trailing dimension
         self._joined, self._rank = joined, joined.rank
         self._parts_of_one, self._parts_of_many = map(self._parts_of, (self.domain, self.codomain))
 
     def forward(self, *x: Array) -> tuple[Array, ...]:
-        """The local tensors of B x_0, B x_1, ..."""
+        """Return the local tensors of B x_0, B x_1, ..."""
         return self._moved(self.domain, self._joined.forward, self._parts_of_many, x)
 
     def adjoint(self, *y: Array) -> tuple[Array, ...]:
-        """The local tensors of B* y_0, B* y_1, ..."""
+        """Return the local tensors of B* y_0, B* y_1, ..."""
         return self._moved(self.codomain, self._joined.adjoint, self._parts_of_one, y)
 
     def _moved(
@@ -59,21 +59,21 @@ class CoalescedBroadcast(DirectSumOperator):
         return tuple([arrays.of_library(moved[part].reshape(shape), local[0]) for part, shape in parts])
 
     def _parts_of(self, space: Space) -> list[tuple[slice, tuple[int, ...]]]:
-        """The place of each local tensor of `space` in what is moved, and its shape."""
+        """Return the position of each local tensor of `space` in the concatenation, and its shape."""
         shapes = [tensor.layout.local_shape(self._rank) for tensor in space.tensors]
         ends = accumulate(map(math.prod, shapes), initial=0)
         return [(slice(*part), shape) for part, shape in zip(pairwise(ends), shapes, strict=True)]
 
 
 def coalesced(*broadcasts: Broadcast) -> CoalescedBroadcast | None:
-    """The broadcasts as one operator; `None` where they have other workers, no message or a large one, which is the same on all ranks."""
+    """Return the broadcasts as one operator; `None`, the same on all ranks, if workers differ, or the message is empty or large."""
     first = broadcasts[0]
     source, target = first.one.layout.partition, first.many.layout.partition
     if any(
         (each.one.layout.partition, each.many.layout.partition) != (source, target) for each in broadcasts
     ):
         return None
-    # What is joined has one dimension, which can lie along one of the partition's.
+    # The concatenation has one dimension, which can lie along only one of the partition's.
     cut = [dim for dim, side in enumerate(source.shape) if side > 1]
     if first.is_identity or len(cut) > 1 or len({each.one.dtype for each in broadcasts}) > 1:
         return None

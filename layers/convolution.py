@@ -11,12 +11,12 @@ P_n cuts the batch, P_co and P_ci the output and input channels. The workers tha
     P_y    P_ci
     P_w    P_n and P_spatial
     P_b    P_n, P_spatial and P_ci
-Small ŵ and b̂ for the same workers come in one message (:mod:`adjointlab.layers.coalesced_broadcast`).
-A partition that cuts spatial dimensions only, or channels only, needs no algorithm of its own: the operators that have nothing
-to move fall away.
+Small ŵ and b̂ for the same workers are sent in one message (:mod:`adjointlab.layers.coalesced_broadcast`).
+A partition that cuts only spatial dimensions, or only channels, needs no separate algorithm: the operators that have nothing
+to move are skipped.
 
-The output is cut evenly, and the windows of the input follow from it. Along a dimension that is not cut the window is the bulk,
-and torch's convolution pads it where both sides have as many zeros: nothing is copied for it. With kernel 3, stride 1 and padding 1, over three
+The output is cut evenly, which determines the windows of the input. Along a dimension that is not cut the window is the bulk,
+and torch's convolution pads it, without a copy, if both sides have the same padding. With kernel 3, stride 1 and padding 1, over three
 workers (| bulk, [ ] window):
 
         pad  0  1  2 | 3  4  5 | 6  7 pad
@@ -45,20 +45,20 @@ __all__ = ["Conv1d", "Conv2d", "Conv3d", "Convolution"]
 class Convolution(ConvolutionModule, ChannelModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d)):
     """`torch.nn.Conv1d`, `2d` or `3d` over `partition` = P_n x P_co x P_ci x P_spatial, for inputs of `input_shape`.
 
-    Made from a module of torch's, or a :class:`~adjointlab.layers.padded.Padded` one; :class:`Conv1d`, :class:`Conv2d` and :class:`Conv3d` also
-    from torch's arguments, where `padding` may be (left, right) in each dimension, up to dilation * (kernel size - 1).
+    Made from a torch module, or a :class:`~adjointlab.layers.padded.Padded` one; :class:`Conv1d`, :class:`Conv2d` and :class:`Conv3d` also
+    from torch's arguments, with a `padding` that may be (left, right) in each dimension, up to dilation * (kernel size - 1).
 
     The input (n, in_channels, *sides) is cut over P_n, P_ci and P_spatial, on the workers whose index along P_co is 0; the
-    output (n, out_channels, *sides) over P_n, P_co and P_spatial, on those whose index along P_ci is 0. Everybody else
-    takes and returns tensors of zero volume. The output is balanced.
+    output (n, out_channels, *sides) over P_n, P_co and P_spatial, on those whose index along P_ci is 0. All other workers
+    take and return tensors of zero volume. The output is balanced.
 
-    With `overlap` the interior is convolved while the halo is exchanged, and in backward the weight's gradient computed while that of the
-    halo is sent: equal results, and equal messages (:mod:`adjointlab.layers.overlap`). Where P_co is cut, it changes nothing: the
+    With `overlap` the interior is convolved while the halo is exchanged, and in backward the weight's gradient is computed while that of
+    the halo is sent: results and messages are the same (:mod:`adjointlab.layers.overlap`). If P_co is cut, it has no effect: the
     broadcast over P_co waits for the halo.
 
     With `groups` above 1 one of P_co and P_ci must be 1, and the other cuts between groups.
 
-    Raises `ValueError`, in torch's words, for what torch refuses, and for a padding mode other than "zeros" and
+    Raises `ValueError`, with torch's message, for arguments that torch rejects, and for a padding mode other than "zeros" and
     "circular", a partition of another order, and groups over both P_co and P_ci.
     """
 
@@ -101,8 +101,8 @@ class Convolution(ConvolutionModule, ChannelModule, torch_classes=(nn.Conv1d, nn
         if overlapped is not None and (
             self._has_nothing(overlapped.window_size, weight) or torch.is_autocast_enabled(x.device.type)
         ):
-            # The same messages, one after the other: here only, whatever other workers do. These exchange in the backward pass of
-            # x, weight and bias together, so here too all three lead back through the exchange, of whichever a gradient is asked.
+            # The same messages without overlap, on this worker only. Workers that overlap exchange in one backward step for x, weight
+            # and bias, so here all three must lead back through the exchange, too, whichever gradient is needed.
             learnt = (weight,) if bias is None else (weight, bias)
             x, overlapped = carried(overlapped.exchange, connected(x, *learnt)), None
         if overlapped is None and self._has_nothing(x.numel(), weight):
@@ -111,8 +111,8 @@ class Convolution(ConvolutionModule, ChannelModule, torch_classes=(nn.Conv1d, nn
         else:
             x, groups, other_outputs = self.own_groups(x)
             if bias is not None:
-                # Added by torch's convolution, the bias costs no pass over y of its own. Every worker gives one, if
-                # only zeros: its gradient is then a result of the same backward step on all of them.
+                # If torch's convolution adds the bias, this needs no further pass over y. Every worker passes a bias, if
+                # only zeros, so that its gradient is a result of the same backward step on all of them.
                 channels = weight.shape[0]
                 bias_inside = bias if bias.numel() == channels else connected(x.new_zeros(channels), bias)
             if overlapped is None:

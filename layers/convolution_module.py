@@ -1,4 +1,4 @@
-"""The arguments of torch's convolutions, and the windows of the input that follow from them: alike whichever way a layer moves data."""
+"""The arguments of torch's convolutions, and the input windows that follow from them, for all algorithms that move data."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _TorchConvolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 class ConvolutionModule(TorchLayer):
-    """A layer made from a convolution of torch's, from a :class:`Padded` one, or from the arguments of either."""
+    """A layer made from a torch convolution, from a :class:`Padded` one, or from the arguments of either."""
 
     torch_padding: tuple[int, ...]
-    """The padding in each spatial dimension that the windows do not have, and torch's convolution adds."""
+    """The padding in each spatial dimension that the windows do not contain, and torch's convolution adds."""
 
     def read(self, module: nn.Module) -> None:
-        """Take over the module's arguments.
+        """Copy the module's arguments.
 
-        Raises `ValueError`, in torch's words, for an input that torch refuses, and for a padding mode other than "zeros" and
+        Raises `ValueError`, with torch's message, for an input that torch rejects, and for a padding mode other than "zeros" and
         "circular".
         """
         convolution = cast(_TorchConvolution, module.convolution if isinstance(module, Padded) else module)
@@ -60,19 +60,19 @@ class ConvolutionModule(TorchLayer):
                 "or ReplicationPad2d before a convolution without padding"
             )
         if min(self.dilation) < 1:
-            # Torch refuses this in these words, but not for the empty batch below.
+            # Torch raises this error, but not for the empty batch below.
             raise ValueError("non-positive dilation is not supported")
         y = result_of(module, torch.empty(0, *shape[1:], dtype=self.dtype, device=device_of(module)))
         self.output_sides = tuple(y.shape[2:])
-        # In single precision libraries choose other algorithms (Winograd's, FFT) by the shape, which a cut changes. They may
-        # differ by 64 of its units of rounding, 2**-24.
+        # In single precision libraries choose the algorithm (such as Winograd's or FFT) by the shape, which a cut changes. Results may
+        # differ by 64 units of rounding, 2**-24.
         self.rounding = 0.0 if self.dtype == torch.float64 else 2.0**-18
 
     def windows(self, x: Layout, *, padded: bool = False) -> HaloGeometry:
-        """The windows that workers need of an input that lies so, for outputs that are balanced in the spatial dimensions.
+        """Return the windows that workers need of an input of this layout, for outputs that are balanced in the spatial dimensions.
 
-        They include the padding in the dimensions that are cut, or with `padded` in all; elsewhere torch's convolution pads,
-        which costs no copy of x.
+        They include the padding in the dimensions that are cut, or with `padded` in all; in the others torch's convolution pads,
+        which needs no copy of x.
         """
         dims = len(self.kernel)
         geometry = HaloGeometry.from_kernel(
@@ -96,14 +96,14 @@ class ConvolutionModule(TorchLayer):
         return replace(geometry, window=Layout(x.shape, x.partition, windows, x.axes))
 
     def _padding_for_torch(self, dim: int, geometry: HaloGeometry) -> int:
-        """The padding of a spatial dimension that torch can add: zeros, the same on both sides, of a dimension that is not cut."""
+        """Return the padding of a spatial dimension that torch can add: zeros, equal on both sides, if the dimension is not cut."""
         left, right = self.padding[dim]
         bulks = geometry.bulk.windows[dim + 2]
         is_whole = len(bulks) == 1 and bulks[0][0] < bulks[0][1]
         return left if left == right and is_whole and not geometry.periodic else 0
 
     def exchange_of(self, geometry: HaloGeometry) -> OverlappedHaloExchange:
-        """The exchange from the bulks to the windows."""
+        """Return the exchange from the bulks to the windows."""
         return OverlappedHaloExchange(
             self.comm,
             geometry.bulk,
@@ -115,7 +115,7 @@ class ConvolutionModule(TorchLayer):
     def convolve(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, groups: int = 1
     ) -> torch.Tensor:
-        """Torch's convolution of a local window, with the padding that the window does not have."""
+        """Return torch's convolution of a local window, with the padding that the window does not contain."""
         convolution: Callable[..., torch.Tensor] = function_of_dims("conv", len(self.stride))
         return convolution(x, weight, bias, self.stride, self.torch_padding, self.dilation, groups)
 

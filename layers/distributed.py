@@ -1,4 +1,4 @@
-"""The base of the distributed layers: made from a sequential module, with inputs that are checked on every rank."""
+"""The base classes of the distributed layers, which are made from a sequential module and check their inputs on every rank."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ __all__ = ["DistributedModule", "TorchLayer"]
 
 
 class DistributedModule(DistributedParameters):
-    """A layer over the workers of `partition`: every rank of `comm` makes its own, from the same arguments.
+    """A layer over the workers of `partition`: every rank of `comm` makes its own instance, from the same arguments.
 
-    `domain` and `codomain` are the spaces of its inputs and outputs. Of the lab's checks, `rounding` is the relative error
-    that they allow, 0 for exact arithmetic and `None` for what the sequential layer shows, and `reach` the size of the terms whose rounding it counts.
+    `domain` and `codomain` are the spaces of its inputs and outputs. `rounding` is the relative error that the lab's checks
+    allow: 0 for exact arithmetic, `None` to measure it on the sequential layer. `reach` is the size of the terms that are rounded.
 
     Calls are collective over `comm`, and so is ``backward``: it takes place on every rank, whatever requires a gradient
-    there. A call raises `ValueError`, the same on every rank, if some rank's local tensor is not what `domain` says.
+    there. A call raises `ValueError`, the same on every rank, if some rank's local tensor is not in `domain`.
 
-    A layer is made for one element type: ``.double()`` and the like raise `ValueError` where they would change that of
-    a parameter or buffer. A deep copy has parameters and buffers of its own, and shares communicator and operators.
-    Layers are not pickled: ``torch.save`` takes a state_dict, each rank's own, or ``sequential_state_dict()``.
+    A layer is made for one element type: ``.double()`` and the like raise `ValueError` if they would change that of
+    a parameter or buffer. A deep copy copies parameters and buffers, and shares communicator and operators.
+    Layers cannot be pickled: give ``torch.save`` a state_dict, that of each rank or ``sequential_state_dict()``.
     """
 
     domain: Space
@@ -50,14 +50,14 @@ class DistributedModule(DistributedParameters):
     reach = 0.0
 
     given: Mapping[str, object] = MappingProxyType({})
-    """Arguments of the layer alone, as they were given."""
+    """The given arguments that only the layer has, not the sequential module."""
 
     def __init__(self, comm: Communicator, partition: PartitionLike, module: nn.Module | None = None) -> None:
         super().__init__(comm, module)
         self.partition = partition_of("partition", partition, comm)
 
     def extra_repr(self) -> str:
-        """The arguments of the sequential module and of the layer, global shapes, and the partition: for ``print``."""
+        """Return the arguments of the sequential module and of the layer, global shapes, and the partition: for ``print``."""
         arguments = sequential_arguments(self._template[0]) if self._template else {}
         arguments |= arguments_that_differ(self, self.own_arguments, self.given)
         shapes = shapes_of(*(getattr(self, name, Space()) for name in ("domain", "codomain")))
@@ -65,12 +65,12 @@ class DistributedModule(DistributedParameters):
 
     @property
     def own_arguments(self) -> Callable[..., object]:
-        """The function whose arguments are those that the layer has beyond a sequential module's."""
+        """The function whose parameters are the arguments that the layer has beyond those of a sequential module."""
         return type(self).__init__
 
     @property
     def output_partition(self) -> Partition:
-        """The partition of the (first) output, with a dimension for each of its own: what the next layer is made over."""
+        """The partition of the (first) output, with a dimension for each of the output's: that of the next layer."""
         return grid_of(self.codomain.tensors[0].layout)
 
     def check_order(self, shape: Sequence[int]) -> None:
@@ -87,15 +87,15 @@ class DistributedModule(DistributedParameters):
         check_others: Callable[[], None] | None = None,
         flags: Mapping[str, bool] = MappingProxyType({}),
     ) -> tuple[torch.Tensor, ...]:
-        """Collective, the first thing of a forward pass: raise the same error on every rank unless each got what `domain` says.
+        """Collective, the first step of a forward pass: raise the same error on every rank unless all inputs are in `domain`.
 
-        A rank that is idle in a tensor's layout may have any tensor of zero volume. Returns the tensors, those of idle ranks
-        in the shape and element type that operators take there, where the layer lies. `check_others` checks what else the call was given;
-        `flags` are arguments of the call that every rank must give alike, by name, and the same names on all.
+        A rank that is idle in a tensor's layout may pass any tensor of zero volume. Returns the tensors; those of idle ranks have the
+        shape and element type that operators require there, and lie on the layer's device. `check_others` checks the other arguments of
+        the call; `flags` are arguments of the call, by name, that must be the same on all ranks.
 
-        Raises `ValueError` for a local tensor of another shape or element type, `TypeError` for what is no tensor; so for
-        the parameters and buffers that the layer has now, as others may have been put in their place. Raises `ValueError` unless
-        parameters, buffers and inputs of a rank lie on one device, and for a mode, training or evaluation, or a flag that differs by rank.
+        Raises `ValueError` for a local tensor of another shape or element type, `TypeError` for a value that is not a tensor; the same
+        for the current parameters and buffers of the layer, which may have been replaced. Raises `ValueError` unless parameters,
+        buffers and inputs of a rank lie on one device, and if the mode, training or evaluation, or a flag differs by rank.
         """
 
         def check() -> None:
@@ -119,13 +119,13 @@ class DistributedModule(DistributedParameters):
         return all(tensor.layout.partition.is_active(self.rank) for tensor in self.domain.tensors)
 
     def _idle(self, tensor: Tensor, local: torch.Tensor, x: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """The tensor of zero volume that operators take on an idle rank for the one that it was given."""
+        """Return the tensor of zero volume that operators take on an idle rank instead of the one that was given."""
         placed = self._placed(x)
         device = placed[0][1].device if placed else local.device
         return local.reshape(tensor.layout.local_shape(self.rank)).to(device, getattr(torch, tensor.dtype))
 
     def _placed(self, x: tuple[torch.Tensor, ...]) -> list[tuple[str, torch.Tensor]]:
-        """This rank's parameters, buffers and those of the inputs `x` that must lie beside them, by name."""
+        """Return this rank's parameters and buffers, and the inputs among `x` that must lie on the same device, by name."""
         owned = [(tensor.name, local) for tensor, local in self.held() if local is not None]
         inputs = zip(self.domain.tensors, x, strict=True)
         return owned + [
@@ -133,7 +133,7 @@ class DistributedModule(DistributedParameters):
         ]
 
     def _check_devices(self, x: tuple[torch.Tensor, ...]) -> None:
-        # A parameter's class need not see that it is asked for its device.
+        # Reading a parameter's device must not call its class's `__torch_function__`.
         with torch._C.DisableTorchFunctionSubclass():
             placed = self._placed(x)
             for name, local in placed[1:]:
@@ -155,15 +155,15 @@ class DistributedModule(DistributedParameters):
         )
 
     def _are_as_expected(self, x: tuple[torch.Tensor, ...]) -> bool:
-        """Return True if parameters, buffers and inputs are what their spaces say, and on the host: as they nearly always are."""
-        # In one function, which calls none: among other work each function of Python takes a few microseconds, only to be read into
-        # the processor's caches.
+        """Return True if parameters, buffers and inputs are in their spaces and on the host, as is nearly always the case."""
+        # In one function, which calls no other: among other work, each Python function takes a few microseconds just to be loaded
+        # into the processor's caches.
         parameters, buffers, expected = self._parameters, self._buffers, self._expected
         strided = torch.strided  # a sparse tensor has no memory to send
         if len(x) != len(self.domain.tensors):
             return False
         first_input = len(expected) - len(x)
-        # A parameter's class need not see that it is asked for its shape.
+        # Reading a parameter's shape must not call its class's `__torch_function__`.
         with torch._C.DisableTorchFunctionSubclass():
             for number, (name, shape, dtype) in enumerate(expected):
                 if number >= first_input:
@@ -199,7 +199,7 @@ class DistributedModule(DistributedParameters):
         self._check_devices(x)
 
     def _batch_of(self, tensor: Tensor, local: torch.Tensor) -> tuple[int, ...]:
-        """:func:`check_argument`, whose error for another floating-point type says how a layer is made for that."""
+        """Call :func:`check_argument`; its error for another floating-point type also says how to make a layer for that type."""
         try:
             return check_argument(tensor, local, self.rank)
         except ValueError as error:
@@ -212,35 +212,35 @@ class DistributedModule(DistributedParameters):
             ) from None
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
-        """Refuse another element type too where no parameter or buffer shows it."""
+        """Reject another element type even if the layer has no parameter or buffer of that kind."""
         for tensor in (*self.domain.tensors, *self.codomain.tensors):
             self.refuse_conversion(fn, torch.empty(0, dtype=getattr(torch, tensor.dtype)))
         return super()._apply(fn, recurse)
 
 
 class TorchLayer(DistributedModule):
-    """A layer that is made from a module of torch's, or from that module's arguments.
+    """A layer that is made from a torch module, or from that module's arguments.
 
-    ``Conv2d(comm, partition, input_shape, nn.Conv2d(3, 8, 5))`` takes the values of a module that every rank has, its
-    mode, and what of it is frozen; ``Conv2d(comm, partition, input_shape, 3, 8, 5)`` makes that module first, drawing
-    the initial values that torch would. Either way arguments, defaults and errors are torch's own.
+    ``Conv2d(comm, partition, input_shape, nn.Conv2d(3, 8, 5))`` copies the values, the mode and the ``requires_grad`` flags of a
+    module that every rank has; ``Conv2d(comm, partition, input_shape, 3, 8, 5)`` makes that module first, drawing the initial
+    values that torch would draw. Either way arguments, defaults and errors are torch's own.
 
     `partition` may be given by its sides, ``(1, 1, 1, 2, 2)``, over the ranks 0, 1, 2, ...
 
     Every layer also takes `dtype`, its element type, by default that of the module's tensors, and else torch's default.
-    Raises `ValueError` for a module of another class or element type, or with what the layer would not have, such as hooks, pruning
-    and a `forward` of its own, and `TypeError` for further arguments with a module.
+    Raises `ValueError` for a module of another class or element type, or with additions that the layer would lose, such as hooks,
+    pruning or an overridden `forward`, and `TypeError` for further arguments with a module.
     """
 
     torch_classes: ClassVar[TorchClasses] = ()
-    """The modules that the layer is made from; a single one where it also takes torch's arguments.
+    """The classes of the modules that the layer is made from; a single one if it also takes torch's arguments.
 
     Given as a keyword of the class: ``class Flatten(TorchLayer, torch_classes=(nn.Flatten,))``.
     """
     options: ClassVar[tuple[str, ...]] = ()
     """Keyword arguments beyond torch's, which :meth:`lay_out` takes."""
     lay_out: Callable[..., None]
-    """Make the operators, the spaces and the parameters: the step of the constructor that each layer has of its own."""
+    """Make the operators, the spaces and the parameters: the step of the constructor that each layer implements."""
 
     @property
     def own_arguments(self) -> Callable[..., object]:
@@ -283,7 +283,7 @@ class TorchLayer(DistributedModule):
 
     @classmethod
     def torch_module(cls, dtype: torch.dtype | None, *arguments: object, **named: object) -> nn.Module:
-        """The sequential module that is the only argument, or a new one made from the arguments."""
+        """Return the sequential module that is the only argument, or a new one made from the arguments."""
         module = arguments[0] if arguments else None
         if isinstance(module, nn.Module):
             cls.check_sequential(module)
@@ -297,7 +297,7 @@ class TorchLayer(DistributedModule):
 
     @classmethod
     def check_sequential(cls, module: nn.Module) -> None:
-        """Raise `ValueError` unless `module` is of one of `torch_classes`, and computes what that does."""
+        """Raise `ValueError` unless `module` is of one of `torch_classes`, without overridden methods."""
         name = type(module).__name__
         torch_class = next((each for each in cls.torch_classes if isinstance(module, each)), None)
         if torch_class is None:
@@ -318,7 +318,7 @@ class TorchLayer(DistributedModule):
         dtype: torch.dtype | None = None,
         **named: object,
     ) -> Self:
-        """The constructor with the module first, and no arguments of torch's."""
+        """The constructor with the module first, and without torch's arguments."""
         cls.check_sequential(module)
         return cls(comm, partition, input_shape, module, dtype=dtype, **named)
 
@@ -328,5 +328,5 @@ class TorchLayer(DistributedModule):
 
 
 def _qualified(module: type[nn.Module]) -> str:
-    """The name of a module of torch's, or of one of ours that is a function of torch's."""
+    """Return the name of a torch module, or of one of ours that wraps a torch function."""
     return f"torch.nn.{module.__name__}" if module.__module__.startswith("torch.") else module.__name__

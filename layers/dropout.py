@@ -1,9 +1,9 @@
-"""Dropout whose mask depends on a seed and the global index of each element alone: the same on any partition.
+"""Dropout whose mask depends only on a seed and the global index of each element: the same on any partition.
 
     y_i = x_i / (1 - p) where u(seed, i) ≥ p, else 0
 
 u is uniform on [0, 1): the upper 53 bits of a hash of index and seed [Steele14]. Like a counter-based generator it has no state, so a
-worker computes the numbers of its own elements and no others.
+worker computes only the numbers of its own elements.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = ["Dropout", "SeededDropout", "uniform"]
 
 
 class Dropout(TorchLayer, torch_classes=(nn.Dropout,)):
-    """`torch.nn.Dropout` over `partition`, of the order of the input, cut in any dimension; nothing but a seed is sent.
+    """`torch.nn.Dropout` over `partition`, of the order of the input, cut in any dimension; only a seed is sent.
 
-    With a `seed`, an integer that every rank gives alike, every call has the same mask, until somebody sets the attribute. Without
-    one each call in training draws a seed from torch's generator, and all ranks take that of rank 0: so a checkpoint, which
-    restores the generator's state before it computes again, has the same mask.
+    With a `seed`, an integer that is the same on all ranks, every call has the same mask, until the attribute is changed. Without
+    one each call in training draws a seed from torch's generator, and all ranks use that of rank 0: so a checkpoint, which
+    restores the generator's state before it recomputes, has the same mask.
 
-    The mask is that of :class:`SeededDropout`, not of torch's own module, whose numbers depend on how many were drawn before.
+    The mask is that of :class:`SeededDropout`, not of torch's module, whose numbers depend on how many were drawn before.
     """
 
     options = ("seed",)
@@ -59,11 +59,11 @@ class Dropout(TorchLayer, torch_classes=(nn.Dropout,)):
             return in_graph(x)
         seed = self.seed
         if seed is None:
-            # On every rank: generators that were in the same state stay so.
+            # Drawn on every rank, so that generators in the same state stay in the same state.
             seed = self.comm.bcast(int(torch.randint(2**62, ())), root=0)
         within = in_graph(x)
         if not self.partition.is_active(self.rank):
-            # What the mask saves, a checkpoint computes again, as on the other workers.
+            # The mask saves a tensor, so that a checkpoint recomputes here as on the other workers.
             ones = (1,) * x.ndim
             return of_nothing(
                 x.shape, lambda one: _dropped(one, self.p, seed, ones, [(0, 1)] * x.ndim), within
@@ -73,7 +73,7 @@ class Dropout(TorchLayer, torch_classes=(nn.Dropout,)):
             return y
         if within is x:
             return x.copy_(y)
-        # The caller's tensor requires no gradient, and is not to come into a graph.
+        # The caller's tensor requires no gradient, and must not get into a graph.
         x.copy_(y.detach())
         return y
 
@@ -86,7 +86,7 @@ class SeededDropout(nn.Module):
         self.p, self.seed = nn.Dropout(p).p, seed
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The tensor y, from x."""
+        """Return y, from x."""
         if not self.training or self.p == 0:
             return x
         return _dropped(x, self.p, self.seed, x.shape, tuple((0, side) for side in x.shape))
@@ -95,7 +95,7 @@ class SeededDropout(nn.Module):
 def _dropped(
     x: torch.Tensor, p: float, seed: int, shape: Sequence[int], window: Sequence[Window]
 ) -> torch.Tensor:
-    # The numbers come from the host, and the mask is an eighth of them to copy to a device.
+    # The numbers are made on the host, and the mask has an eighth of their bytes to copy to a device.
     kept = (uniform(seed, shape, window) >= p).to(x.device)
     # `where`, not a product: an infinite element that is dropped is 0.
     scaled = x / (1 - p) if p < 1 else x
@@ -103,7 +103,7 @@ def _dropped(
 
 
 def uniform(seed: int, shape: Sequence[int], window: Sequence[Window]) -> torch.Tensor:
-    """Numbers in [0, 1), float64, for the elements of a tensor of the global `shape` in a window of it."""
+    """Return numbers in [0, 1), float64, for the elements in a window of a tensor of global `shape`."""
     index = np.zeros((), np.uint64)
     for dim, (start, stop) in enumerate(window):
         stride = math.prod(shape[dim + 1 :])

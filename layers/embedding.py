@@ -3,10 +3,10 @@
     forward    î = B_{P_i→P} i    Ŵ = B_{P_w→P} W
                ŷ = rows of Ŵ for the indices of the worker's own vocabulary, and zeros for all others
                y = R_{P→P_y} ŷ
-    adjoint    δŷ = R* δy    δŴ: the rows added up    δW = B* δŴ
+    adjoint    δŷ = R* δy    δŴ: the sums of the rows    δW = B* δŴ
 
-P_i is P with P_v = P_e = 1, P_w with all leading sides 1, P_y with P_v = 1. Every index is of one worker's vocabulary, so the sum over P_v
-has one summand that is not zero.
+P_i is P with P_v = P_e = 1, P_w with all leading sides 1, P_y with P_v = 1. Every index is in the vocabulary of one worker, so the sum
+over P_v has only one summand that is not zero.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Embedding(TorchLayer, torch_classes=(nn.Embedding,)):
     """`torch.nn.Embedding` over `partition` = P_lead... x P_v x P_e, for indices of global shape `input_shape`.
 
     The indices, of element type int64, are cut over the leading dimensions, on the workers whose index along P_v and P_e is 0;
-    the output (*lead, embedding_dim) over the leading dimensions and P_e, on those whose index along P_v is 0. Everybody else takes
-    and returns tensors of zero volume. The weight lies where the leading indices are 0.
+    the output (*lead, embedding_dim) over the leading dimensions and P_e, on those whose index along P_v is 0. All other workers take
+    and return tensors of zero volume. The weight lies where the leading indices are 0.
 
     Raises `ValueError` for a partition of another order, for the arguments `max_norm`, `scale_grad_by_freq` and `sparse`, and in
-    a call, in torch's words and the same on every rank, for an index that is none of the vocabulary.
+    a call, with torch's message and the same on every rank, for an index outside the vocabulary.
     """
 
     weight: nn.Parameter
@@ -81,18 +81,18 @@ class Embedding(TorchLayer, torch_classes=(nn.Embedding,)):
         return carried(self.sum_y, self._own_rows(indices, weight))
 
     def _own_rows(self, indices: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """This worker's summand of y: zeros where an index is of another worker's vocabulary."""
+        """Return this worker's summand of y: zeros for indices of other workers' vocabulary."""
         start, stop = self.window
         if start == stop:
-            # A row is chosen here too: what that saves, a checkpoint computes again, as on the other workers.
+            # A row is selected here too: it saves a tensor, so that a checkpoint recomputes here as on the other workers.
             first = indices.new_zeros(1)
             return of_nothing(self.local_output_shape, lambda zero: zero.index_select(0, first), weight)
         own = (indices >= start) & (indices < stop)
-        # Any row stands for those of other workers, and `where` drops it: not a product, as a row may be infinite.
+        # Indices of other workers select any row, which `where` drops; a product with 0 would not, as a row may be infinite.
         at = torch.where(own, indices - start, 0)
         rows = weight.index_select(0, at.reshape(-1)).reshape(*at.shape, weight.shape[1])
         if self.padding_idx is not None:
-            # No derivative, in either mode; torch's own has one in forward mode.
+            # No derivative in either mode; torch's embedding has one in forward mode.
             rows = torch.where((indices == self.padding_idx).unsqueeze(-1), rows.detach(), rows)
         return torch.where(own.unsqueeze(-1), rows, rows.new_zeros(()))
 

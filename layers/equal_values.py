@@ -1,4 +1,4 @@
-"""The check that a module is the same on every rank: a forgotten seed would make a layer of parts of different modules."""
+"""The check that a module is the same on every rank: without a common seed, a layer would have parts of different modules."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from adjointlab.typing import Communicator
 __all__ = ["check_values_alike", "refuse_valueless"]
 
 _Facts: TypeAlias = Mapping[str, object]
-"""All that must be alike of a module or a tensor, by the words that say that it is not."""
+"""All values that must be equal for a module or a tensor, by the words of the error that they are not."""
 
 _VALUES: Final = "other values"
 
 
 def check_values_alike(comm: Communicator, module: nn.Module, name: str = "module") -> None:
-    """Collective: raise `ValueError`, the same on every rank, unless `module` is alike on all.
+    """Collective: raise `ValueError`, the same on every rank, unless `module` is the same on all.
 
-    Compared are the classes, arguments and modes of the modules in it, and the shapes, element types and bits of parameters and buffers,
-    and which of them are frozen.
+    Compares the classes, arguments and modes of the modules in it, and the shapes, element types, bits and ``requires_grad`` flags of
+    parameters and buffers.
 
-    `from_sequential` does so with its network. Making a single layer sends nothing, and a model composed by hand may be made before its
+    `from_sequential` calls this for its network. Making a single layer sends nothing, and a model composed by hand may be made before its
     values are known, to load a state: call this for the modules that such layers are made from.
 
-    Raises `ValueError` too for a parameter that stands in `module` twice, as layers share none, or has no values, and `TypeError` for what is
-    no module, on every rank. Costs an all-gather of a checksum (CRC-32) of each tensor and the text of each module. On a device, tensors
-    are copied to the host.
+    Also raises, on every rank, `ValueError` for a parameter that occurs in `module` twice, as layers share none, or has no values, and
+    `TypeError` if it is not a module. Costs an all-gather of a checksum (CRC-32) of each tensor and the text of each module. Tensors on
+    a device are copied to the host.
     """
     size_of(comm)
     first, *others = gather_together(comm, lambda: _facts_of_all(name, module))
@@ -62,7 +62,7 @@ def check_values_alike(comm: Communicator, module: nn.Module, name: str = "modul
 
 
 def refuse_valueless(name: str, module: nn.Module) -> None:
-    """Raise `ValueError` for a module on the device "meta", which has shapes and no values, and a lazy one, which has neither."""
+    """Raise `ValueError` for a module on the device "meta", which has shapes but no values, and a lazy one, which has neither."""
     for path, tensor in _tensors(module):
         if nn.parameter.is_lazy(tensor):
             raise ValueError(
@@ -76,7 +76,7 @@ def refuse_valueless(name: str, module: nn.Module) -> None:
 
 
 def _facts_of_all(name: str, module: object) -> dict[str, _Facts]:
-    """The facts of all modules, parameters and buffers in a module that this rank was given, by path."""
+    """Return the facts of all modules, parameters and buffers in this rank's module, by path."""
     if not isinstance(module, nn.Module):
         raise TypeError(f"{name}: {described_type(module)} is not a torch.nn.Module")
     refuse_valueless(name, module)
@@ -86,12 +86,12 @@ def _facts_of_all(name: str, module: object) -> dict[str, _Facts]:
 
 
 def _facts_of_module(module: nn.Module) -> _Facts:
-    # Of the arguments of other classes, the attributes may be objects of any kind, whose texts differ.
+    # The arguments of other classes may be attributes of any type, whose texts may differ by rank.
     is_torchs = type(module).__module__.startswith("torch.")
     texts = sequential_arguments(module).values() if is_torchs else (module.extra_repr(),)
     return {
         "another class": type(module).__name__,
-        # The address of an object, as in that of a function, differs by process.
+        # The address of an object, such as a function, differs by process.
         "other arguments": re.sub(r" at 0x[0-9a-fA-F]+", "", ", ".join(texts)) or "the default ones",
         "another mode": "training" if module.training else "evaluation",
     }

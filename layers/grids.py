@@ -1,4 +1,4 @@
-"""Partitions and layouts that follow from others: of a tensor's own dimensions, of one face of a grid, and of a tensor without some dimensions."""
+"""Partitions and layouts derived from others: over a tensor's dimensions, over one face of a grid, and without some dimensions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from adjointlab.core.partition import Partition
 __all__ = ["grid_of", "with_index_zero", "without_dims"]
 
 
-@lru_cache(maxsize=64)  # each takes a step for every worker, and every rank asks
+@lru_cache(maxsize=64)  # linear in the number of workers, and called by every rank
 def grid_of(layout: Layout) -> Partition:
-    """The grid of the workers of a layout with a dimension for each of the tensor; of copies, the workers with the index 0."""
+    """Return the grid of a layout's workers with a dimension for each of the tensor; of copies, it has the workers with index 0."""
     sides = [1 if axis is None else layout.partition.shape[axis] for axis in layout.axes]
     copies = layout.partition.size // math.prod(sides)
     return Partition(sides, layout.workers_in_order[::copies])
@@ -21,7 +21,7 @@ def grid_of(layout: Layout) -> Partition:
 
 @lru_cache(maxsize=64)
 def with_index_zero(partition: Partition, *dims: int) -> Partition:
-    """The workers of `partition` whose index along `dims` is 0: a partition of the same order with sides of 1 there."""
+    """Return the workers of `partition` whose index along `dims` is 0, as a partition of the same order with sides of 1 there."""
     shape = tuple(1 if dim in dims else side for dim, side in enumerate(partition.shape))
     (first, *_) = partition.subpartitions([dim for dim in range(partition.order) if dim not in dims])
     return Partition(shape, first.ranks)
@@ -29,7 +29,7 @@ def with_index_zero(partition: Partition, *dims: int) -> Partition:
 
 @lru_cache(maxsize=64)
 def without_dims(layout: Layout, *dims: int) -> Layout:
-    """The layout of one value for each index in the other dimensions: in their windows, copied along `dims`."""
+    """Return the layout of one value for each index in the other dimensions: in their windows, copied along `dims`."""
     kept = [dim for dim in range(layout.order) if dim not in dims]
     return Layout(
         [layout.shape[dim] for dim in kept],

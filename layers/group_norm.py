@@ -4,8 +4,8 @@
                (d, σ²): deviation and variance over a group's channels and all spatial dimensions (moments.py)
     adjoint    that of each step in the reverse order
 
-A cut may go through a group, and parts of it may be of different size: every worker has sums for all groups, of what it holds, so that a
-group's statistics weigh its elements alike. With groups that lie whole on their workers the sums of the others are zeros.
+A cut may go through a group, into parts of different sizes: every worker has sums for all groups, over its elements, so that a group's
+statistics weight its elements equally. If groups are not cut, the sums of other workers' groups are zeros.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class GroupNorm(Normalisation, torch_classes=(nn.GroupNorm,)):
 
     Weight and bias lie on the workers whose index is 0 in all dimensions but the channels'.
 
-    Raises `ValueError`, with torch's words where torch has some, for an input without `num_channels` channels or without channels,
+    Raises `ValueError`, with torch's message if there is one, for an input without `num_channels` channels or without channels,
     and for a partition of another order.
     """
 
@@ -40,7 +40,7 @@ class GroupNorm(Normalisation, torch_classes=(nn.GroupNorm,)):
                 f"input_shape: {shape} has {shape[1]} channels, but num_channels is {module.num_channels}"
             )
         alike = nn.GroupNorm(module.num_groups, module.num_channels, affine=False)
-        # Torch refuses groups of one element, which are groups of one as well where no side is above 2.
+        # Torch rejects groups of one element; with sides of at most 2, the same groups have one element.
         result_of(alike, torch.empty([min(side, 2) if dim != 1 else side for dim, side in enumerate(shape)]))
         self.check_order(shape)
         self.num_groups, self.num_channels = module.num_groups, module.num_channels

@@ -8,5 +8,5 @@ __all__ = ["accumulation_dtype"]
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The element type to compute in: float32 for float16 and bfloat16, whose sums overflow or lose their digits, and otherwise `dtype`."""
+    """Return the element type to compute in: float32 for float16 and bfloat16, whose sums overflow or lose digits, else `dtype`."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

@@ -35,13 +35,13 @@ class InstanceNormalisation(
     Weight and bias lie on the workers whose index is 0 in all dimensions but the channels'; the running statistics, on every worker
     that holds their channels.
 
-    Raises `ValueError`, with torch's words where torch has some, for an input of an order that the layer does not take or
+    Raises `ValueError`, with torch's message if there is one, for an input of an order that the layer does not take or
     without `num_features` channels, and for a partition of another order; in a call, for statistics of one element.
     """
 
     def lay_out(self, module: _TorchInstanceNorm) -> None:
         partition, shape = self.partition, self.input_shape
-        # Private to torch (2.13), but it says in each class's own words what a call would, and computes nothing.
+        # Private to torch (2.13), but it raises the same error as a call of the class, and computes nothing.
         module._check_input_dim(torch.empty(()).expand(shape))
         without_batch: int = module._get_no_batch_dim()
         self.channel_dim = len(shape) - without_batch
@@ -82,12 +82,12 @@ class InstanceNormalisation(
         return deviation, variance
 
     def _track(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
-        """Update the running statistics with the means of those of the batch, whose variances count as unbiased ones."""
+        """Update the running statistics with the means over the batch, with unbiased variances."""
         unbiased = variance * (self.spatial_size / (self.spatial_size - 1))
         pair = torch.stack((mean, unbiased))
         sums = carried(self.sum_batch, pair.sum(1) if self.channel_dim else pair).detach() / self.batch
         if self.partition.is_active(self.rank):
-            # Without a momentum torch leaves the statistics as they are.
+            # Without a momentum torch does not change the statistics.
             self.update_running(sums, 0.0 if self.momentum is None else self.momentum)
 
 

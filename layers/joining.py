@@ -1,11 +1,11 @@
 """Concatenation, stacking and splitting across cuts: y = [x_1 ... x_m] along one dimension, and the parts of a tensor.
 
-    concatenation  forward    each x_i is repartitioned to what of it lies in the worker's part of y, and these are joined there
+    concatenation  forward    each x_i is repartitioned to its part of the worker's part of y, and these are concatenated there
     stacking       forward    the worker's parts of all x_i are stacked along the new dimension, which is not cut
     splitting      forward    x is repartitioned to the worker's parts of each y_i
     adjoint        of each repartition, the repartition back
 
-Inputs and outputs are balanced, so the cuts of y are not those of x_i, also where the dimension is not the one that is joined.
+Inputs and outputs are balanced, so the cuts of y differ from those of x_i, even in dimensions other than the joined one.
 Splitting is the adjoint of concatenation.
 """
 
@@ -39,19 +39,19 @@ class Join(nn.Module):
         self.dim = dim
 
     def forward(self, *x: torch.Tensor) -> torch.Tensor:
-        """The joined tensor."""
+        """Return the concatenated tensor."""
         return torch.cat(x, self.dim)
 
 
 class Part(nn.Module):
-    """`torch.split` as a module: `sizes` are those of the parts, or one for all but the last."""
+    """`torch.split` as a module: `sizes` has the sizes of the parts, or one size for all but the last."""
 
     def __init__(self, sizes: int | Sequence[int], dim: int = 0) -> None:
         super().__init__()
         self.sizes, self.dim = sizes if isinstance(sizes, int) else list(sizes), dim
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The parts."""
+        """Return the parts."""
         return torch.split(x, self.sizes, self.dim)
 
 
@@ -63,7 +63,7 @@ class Chunks(nn.Module):
         self.chunks, self.dim = chunks, dim
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The parts."""
+        """Return the parts."""
         return torch.chunk(x, self.chunks, self.dim)
 
 
@@ -75,7 +75,7 @@ class Pile(nn.Module):
         self.dim = dim
 
     def forward(self, *x: torch.Tensor) -> torch.Tensor:
-        """The stacked tensor."""
+        """Return the stacked tensor."""
         return torch.stack(x, self.dim)
 
 
@@ -85,7 +85,7 @@ class _OfSeveral(DistributedModule):
     def take_inputs(
         self, module: nn.Module, input_shapes: Sequence[Sequence[int]], name: str
     ) -> tuple[list[Layout], tuple[int, ...]]:
-        """The layouts of inputs of these shapes, which are the domain, and the shape of what `module` makes of them."""
+        """Set the domain to inputs of these shapes; return their layouts, and the shape of the result of `module`."""
         given = entries("input_shapes", input_shapes, "the shapes of the inputs")
         shapes = [shape_of("input_shapes", shape) for shape in given]
         result = result_of(module, *(torch.empty(shape, device="meta") for shape in shapes))
@@ -99,7 +99,7 @@ class _OfSeveral(DistributedModule):
 class Concatenation(_OfSeveral):
     """`torch.cat` of tensors of `input_shapes` along `dim`, all over `partition`, of their order, and balanced.
 
-    Raises `ValueError`, in torch's words, for shapes that do not fit, and for a partition of another order.
+    Raises `ValueError`, with torch's message for shapes that do not fit, and for a partition of another order.
     """
 
     def __init__(
@@ -133,11 +133,11 @@ class Concatenation(_OfSeveral):
 class Stack(_OfSeveral):
     """`torch.stack` of tensors of `input_shapes`, which must be equal, along a new dimension `dim`; all over `partition`, and balanced.
 
-    The new dimension is not cut, so that nothing is sent: the output lies over the same workers. `target`, a layout of the output
-    over any ranks, says where it is wanted instead.
+    The new dimension is not cut, so that nothing is sent: the output lies over the same workers, unless `target` is another layout
+    of the output, over any ranks.
 
-    Raises `ValueError`, in torch's words, for shapes that do not fit, and for a partition of another order than the inputs, and a
-    target that is no layout of the output.
+    Raises `ValueError`, with torch's message for shapes that do not fit, and for a partition of another order than the inputs and a
+    target that is not a layout of the output.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Stack(_OfSeveral):
         return self.steps.of(self.stacked(self.check_inputs(*x)))
 
     def stacked(self, x: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """This worker's parts of the inputs, stacked."""
+        """Return this worker's parts of the inputs, stacked."""
         if self.partition.is_active(self.rank):
             return torch.stack(x, self.dim)
         return connected(x[0].new_zeros(self.local_output_shape), *x)
@@ -178,9 +178,9 @@ class Stack(_OfSeveral):
 class Split(TorchLayer, torch_classes=(Part,)):
     """`torch.split` of a tensor of `input_shape` along `dim`, over `partition`, of its order; all parts are balanced over it too.
 
-    `sizes` are those of the parts, or one for all but the last.
+    `sizes` has the sizes of the parts, or one size for all but the last.
 
-    Raises `ValueError`, in torch's words, for sizes that do not add up, and for a partition of another order.
+    Raises `ValueError`, with torch's message for sizes that do not add up, and for a partition of another order.
     """
 
     def lay_out(self, module: nn.Module) -> None:
@@ -209,11 +209,11 @@ class Split(TorchLayer, torch_classes=(Part,)):
 
 
 class Chunk(Split, torch_classes=(Chunks,)):
-    """`torch.chunk` of a tensor of `input_shape` into `chunks` parts along `dim`, or into fewer, as torch has it; see :class:`Split`."""
+    """`torch.chunk` of a tensor of `input_shape` into `chunks` parts along `dim`, or fewer, as in torch; see :class:`Split`."""
 
 
 def _shifted(y: Layout, shape: tuple[int, ...], dim: int, part: Window) -> Layout:
-    """The layout of an input, which is a `part` of y along `dim`, on the workers that have it in y."""
+    """Return the layout of an input, which is a `part` of y along `dim`, on the workers that have it in y."""
     first, last = part
     clipped = [
         (max(0, min(start, last) - first), max(0, min(stop, last) - first)) for start, stop in y.windows[dim]
@@ -222,6 +222,6 @@ def _shifted(y: Layout, shape: tuple[int, ...], dim: int, part: Window) -> Layou
 
 
 def _placed(y: Layout, shape: tuple[int, ...], dim: int, first: int) -> Layout:
-    """The layout of a part as windows of the whole, which it leaves gaps in."""
+    """Return the layout of a part as windows of the whole tensor, with gaps."""
     moved = [(start + first, stop + first) for start, stop in y.windows[dim]]
     return Layout(shape, y.partition, [*y.windows[:dim], moved, *y.windows[dim + 1 :]])

@@ -14,24 +14,24 @@ __all__ = ["Largest"]
 
 
 class Largest:
-    """The maximum over dimension `dim` of a tensor of element type `dtype` that `x` lays over its workers, each dimension along one.
+    """The maximum over dimension `dim` of a tensor of element type `dtype` and layout `x`, whose dimensions all lie along the partition's.
 
-    Collective over the workers along `dim`; on ranks that `x` leaves idle, not to be called.
+    Collective over the workers along `dim`; must not be called on ranks that are idle in `x`.
     """
 
     def __init__(self, comm: Communicator, x: Layout, dim: int, dtype: torch.dtype) -> None:
         self.dim, self._shape = dim, list(x.local_shape(comm.Get_rank()))
         self._shape[dim] = 1
-        # Gathered, not reduced: MPI leaves open what its maximum makes of NaN.
+        # Gathered, not reduced: MPI does not define its maximum for NaN.
         workers, shape, windows = x.partition.shape[dim], list(x.shape), list(x.windows)
         shape[dim], windows[dim] = workers, tuple((i, i + 1) for i in range(workers))
         self._gather = AllGather(comm, Layout(shape, x.partition, windows), dim, dtype=dtype_name(dtype))
 
     def of(self, x: torch.Tensor) -> torch.Tensor:
-        """The maximum of each slice, a tensor whose dimension `dim` has length 1; -∞ of slices without elements on all workers."""
+        """Return the maximum of each slice, a tensor whose dimension `dim` has length 1; -∞ for slices without elements on all workers."""
         x = x.detach()
         if x.shape[self.dim] == 0:
-            # A worker without elements takes part in the reduction, with a number that is never the largest.
+            # A worker without elements takes part, with a number that is never the largest.
             largest = x.new_full(self._shape, -torch.inf)
         else:
             largest = x.amax(self.dim, keepdim=True)

@@ -6,8 +6,8 @@
                y = x (q + ε)^(-1/2) ŵ,   q = 𝒜 Σ x² / n       for the RMS
     adjoint    that of each step in the reverse order
 
-Cut in leading dimensions alone, the statistics need no messages, and only the gradients of the weights are summed: what sequence
-parallelism calls the all-reduction of the norms' weights is the adjoint of their broadcast.
+If only leading dimensions are cut, the statistics need no messages, and only the gradients of the weights are summed: the all-reduce
+of the norms' weight gradients in sequence parallelism is the adjoint of their broadcast.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["LayerNorm", "RMSNorm"]
 
 
 class _OverLastDimensions(Normalisation):
-    """The layout that both normalisations have."""
+    """Base class of both normalisations, with their layout."""
 
     normalized_shape: tuple[int, ...]
 
@@ -40,7 +40,7 @@ class _OverLastDimensions(Normalisation):
         self.check_order(shape)
         self.normalized_shape = normalised
         self.elementwise_affine = module.elementwise_affine
-        # Of RMSNorm None stands for the precision of the type that torch computes in.
+        # For RMSNorm, None means the precision of the type that torch computes in.
         self.eps = torch.finfo(accumulation_dtype(self.dtype)).eps if module.eps is None else module.eps
         x = Layout(shape, self.partition)
         dims = range(leading, len(shape))
@@ -54,14 +54,14 @@ class _OverLastDimensions(Normalisation):
 class LayerNorm(_OverLastDimensions, torch_classes=(nn.LayerNorm,)):
     """`torch.nn.LayerNorm` over `partition`, of the order of the input, cut in any dimension.
 
-    Weight and bias are cut as the normalised dimensions are, on the workers whose index is 0 in all others.
+    Weight and bias are cut like the normalised dimensions, on the workers whose index is 0 in all others.
 
     Raises `ValueError` for an input that does not end in `normalized_shape`, and for a partition of another order.
     """
 
 
 class RMSNorm(_OverLastDimensions, torch_classes=(nn.RMSNorm,)):
-    """`torch.nn.RMSNorm` over `partition`, of the order of the input, cut in any dimension; as :class:`LayerNorm`."""
+    """`torch.nn.RMSNorm` over `partition`, of the order of the input, cut in any dimension; see :class:`LayerNorm`."""
 
     def lay_out(self, module: nn.LayerNorm | nn.RMSNorm) -> None:
         self.register_parameter("bias", None)

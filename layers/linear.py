@@ -6,7 +6,7 @@
     adjoint    δŷ = R* δy    (δx̂, δŴ, δb̂) = Affine* δŷ    δx = B* δx̂    δW = B* δŴ    δb = B* δb̂
 
 P_x is P with P_fo = 1, P_y with P_fi = 1, P_w with all leading sides 1, P_b with leading sides and P_fi = 1. Column-parallel
-(P_fi = 1) and row-parallel (P_fo = 1) are the cases in which the reduction or the broadcast of x moves nothing.
+(P_fi = 1) and row-parallel (P_fo = 1) are the cases in which the reduction or the broadcast of x sends nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Linear(AffineModule, torch_classes=(nn.Linear,)):
 
     The input (*lead, in_features) is cut over the leading dimensions and P_fi, on the workers whose index along P_fo is
     0; the output (*lead, out_features) over the leading dimensions and P_fo, on those whose index along P_fi is 0.
-    Everybody else takes and returns tensors of zero volume.
+    All other workers take and return tensors of zero volume.
 
     Raises `ValueError` for an input that does not end in `in_features`, and for a partition of another order.
     """
@@ -58,9 +58,9 @@ class Linear(AffineModule, torch_classes=(nn.Linear,)):
 
 
 def affine_summand(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """A worker's summand x Wᵀ + b; a bias without elements is one that another worker of the same sum adds."""
+    """Return a worker's summand x Wᵀ + b; if the bias has no elements, another worker of the same sum adds it."""
     if bias is not None and bias.numel():
         return functional.linear(x, weight, bias)
-    # Here y depends on the empty bias in the graph, so that this worker too takes part in the reduction of its gradient.
+    # y depends on the empty bias in the graph, so that this worker takes part in the reduction of its gradient, too.
     y = functional.linear(x, weight)
     return y if bias is None else connected(y, bias)

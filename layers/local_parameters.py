@@ -1,9 +1,9 @@
-"""Parameters of which a rank has a part, and gradients of such: torch's utilities for whole ones refuse them.
+"""Parameters of which a rank has a part, and their gradients, which torch's utilities for whole parameters reject.
 
-A utility that takes a part for the whole computes other numbers without an error: a norm of one rank's gradients, an
-initial value scaled by the sides of the part. So these tensors are of classes of their own, whose `__torch_function__`,
-torch's protocol for that, sees which function of torch's asks for them. All other functions work as on any tensor, and
-return plain tensors: so does ``detach``, for a computation that is meant for this rank's part.
+A utility that takes a part for the whole would compute wrong numbers without an error: a norm of one rank's gradients, an
+initial value scaled by the sides of the part. So these tensors are of subclasses, whose `__torch_function__`, torch's protocol
+for overriding functions, finds out which torch function is using them. All other functions work as on any tensor, and return plain
+tensors: so does ``detach``, for a computation that is meant for this rank's part.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ WHOLE: Final[Mapping[str, str]] = {
     "torch.optim.lbfgs": "use an optimiser that works element by element, such as SGD or Adam",
     "torch.amp.grad_scaler": "use bfloat16, whose gradients need no scaling",
 }
-"""Modules of torch that compute with whole parameters or gradients, and what to do instead."""
+"""Torch's modules that compute with whole parameters or gradients, and advice for each."""
 
 _ELEMENTWISE: Final = {
     "torch.nn.init": {"constant_", "ones_", "zeros_"},
     "torch.nn.utils.clip_grad": {"clip_grad_value_", "clip_grads_with_norm_"},
 }
-"""Their functions that work element by element, and so are right on parts."""
+"""Functions of these modules that work element by element, and so are right for parts."""
 
 
 def takes_the_whole(name: str, function: str, instead: str) -> str:
-    """The message of the error that refuses a parameter, called `name`, to one of torch's functions."""
+    """Return the message of the error about a torch function that uses the parameter `name`."""
     return f"{name}: {function} computes with whole parameters, of which this rank has a part; {instead}"
 
 
@@ -70,7 +70,7 @@ class _Local:
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **(kwargs or {}))
         if func == _GET_GRADIENT and type(result) is torch.Tensor:
-            # The class of the tensor that autograd keeps, rather than an alias: `p.grad is p.grad`, as everywhere.
+            # Changes the class of autograd's tensor itself, instead of making an alias, so that `p.grad is p.grad`, as usual.
             result.__class__ = LocalGradient
             result.local_name = args[0].local_name  # type: ignore[attr-defined]
         return result
@@ -81,7 +81,7 @@ class LocalParameter(_Local, nn.Parameter):
 
 
 class LocalGradient(_Local, torch.Tensor):
-    """The gradient of a :class:`LocalParameter`; copies of it, and what is stored, are plain tensors."""
+    """The gradient of a :class:`LocalParameter`; it is copied and pickled as a plain tensor."""
 
     def __deepcopy__(self, memo: dict[int, object]) -> torch.Tensor:
         memo[id(self)] = result = self.detach().clone()
@@ -95,7 +95,7 @@ _GET_GRADIENT: Final[object] = vars(torch._C.TensorBase)["grad"].__get__
 
 
 def _caller_of_the_whole(frame: FrameType | None) -> tuple[str, str] | None:
-    """The function of torch that computes with whole parameters and is being called, and what to do instead; `None` without one."""
+    """Return the torch function that computes with whole parameters and is being called, and advice; `None` if there is none."""
     found = None
     while frame is not None:
         module = frame.f_globals.get("__name__", "")

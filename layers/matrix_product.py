@@ -1,7 +1,7 @@
 """Matrix multiplication C = A B with all three matrices cut over a grid of rows and columns: SUMMA [VandeGeijn97].
 
-One matrix stays where it is, and panels of the others come to it. With ◦_R and ◦_C for dimensions that are cut over the rows and
-the columns of the grid, and * for one that every worker has whole, the three are A[◦_R, ◦_C], B[◦_R, ◦_C] and C[◦_R, ◦_C].
+One matrix is not moved, and panels of the others are sent to its workers. With ◦_R and ◦_C for dimensions that are cut over the rows
+and the columns of the grid, and * for one that every worker has whole, the three are A[◦_R, ◦_C], B[◦_R, ◦_C] and C[◦_R, ◦_C].
 
     stationary-c    for each panel p of the inner dimension
                         Ã[◦_R, *] ← A[◦_R, p]                       broadcast along the rows
@@ -15,8 +15,8 @@ the columns of the grid, and * for one that every worker has whole, the three ar
         adjoint         the same panel again, and                   δT ← δC[◦_R, p]    δA += δT B̃ᵀ    δB[◦_R, p] ← Σ̃_R Aᵀ δT
     stationary-b    stationary-a of Cᵀ = Bᵀ Aᵀ over the transposed grid
 
-So the backward pass of each is that one of the three which leaves the same matrix, or its gradient, where it is. No panel is kept
-for it: each is moved a second time. Over a single row or column the algorithms are one-dimensional, and what moves nothing falls away.
+So the backward pass of each does not move the same matrix, or its gradient, either. No panel is saved for it: each is sent a second
+time. Over a single row or column the algorithms are one-dimensional, and steps that would send nothing are skipped.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Product(nn.Module):
     """`torch.matmul` as a module."""
 
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """The product."""
+        """Return the product."""
         return torch.matmul(a, b)
 
 
@@ -56,12 +56,12 @@ class MatrixProduct(DistributedModule):
 
     Called with (a, b), (*lead, m, k) and (*lead, k, n): both, and the product (*lead, m, n), are balanced over the partition.
 
-    `algorithm` is "stationary-a", "-b" or "-c" for the matrix that is not moved, or "auto" (default) for the largest, of equal ones
-    the product; :attr:`algorithm` says which. `panel` is the largest width of what is moved at a time, by default a whole block's.
-    `recompute` moves panels again in the backward pass, as SUMMA does, where False keeps them for it, as forward mode always does;
-    torch.func's transforms, which do not go through `torch.utils.checkpoint`, need False.
+    `algorithm` is "stationary-a", "-b" or "-c" for the matrix that is not moved, or "auto" (default) for the largest one, the product
+    if they are equal; :attr:`algorithm` has the choice. `panel` is the largest width that is sent at a time, by default that of a block.
+    With `recompute` panels are sent again in the backward pass, as in SUMMA; False saves them for it, as forward mode always does.
+    torch.func's transforms do not support `torch.utils.checkpoint`, and so need False.
 
-    Raises `ValueError`, in torch's words, for shapes that do not fit, and for other leading dimensions, a partition of another
+    Raises `ValueError`, with torch's message, for shapes that do not fit, and for other leading dimensions, a partition of another
     order, another algorithm, and a panel without width.
     """
 
@@ -92,7 +92,7 @@ class MatrixProduct(DistributedModule):
             )
         self.check_order(shapes[0])
         if algorithm not in ALGORITHMS:
-            raise ValueError(f"algorithm: {algorithm!r} is none of {', '.join(ALGORITHMS)}")
+            raise ValueError(f"algorithm: {algorithm!r} is not one of {', '.join(ALGORITHMS)}")
         if panel is not None and whole_number("panel", panel) < 1:
             raise ValueError(f"panel: {panel} is not a width; it is at least 1, or None for that of a block")
         name = dtype_name(dtype)
@@ -116,7 +116,7 @@ class MatrixProduct(DistributedModule):
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """The local block of the product, from those of a and b."""
         a, b = self.check_inputs(a, b)
-        # Without panels, as of an empty inner dimension, nothing is sent.
+        # Without panels, as for an empty inner dimension, nothing is sent.
         if self.algorithm == "stationary-b":
             return in_graph(self.product(b.mT, a.mT)).mT
         return in_graph(self.product(a, b))

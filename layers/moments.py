@@ -1,4 +1,4 @@
-"""Mean and variance over dimensions of a tensor that is cut: two passes, and sums that weigh what each worker holds.
+"""Mean and variance over dimensions of a tensor that is cut: two passes, with sums over the elements of each worker.
 
     forward    μ = 𝒜 Σ x / n                                         n elements of the global tensor in each statistic
                d = x - μ
@@ -7,10 +7,10 @@
     adjoint    that of each step in the reverse order, with 𝒜* = 𝒜
 
 Σ sums over a worker's elements of a statistic, and 𝒜 over the workers that have elements of it. Workers merge sums, not means, and
-n is known: so uneven parts, empty ones too, weigh what they hold, where a mean of means would weigh all parts alike. The second
-pass measures deviations from the global mean: to merge Σ x² instead would cancel all digits of a variance that is small relative
-to the mean's square. Without rounding s is 0; it takes away what the rounding of μ has brought in (the corrected two-pass
-algorithm of [Chan83]).
+n is known: so uneven and empty parts are weighted by their elements, whereas a mean of means would weight all parts equally. The
+second pass measures deviations from the global mean: merging Σ x² instead would cancel all digits of a variance that is small
+relative to the mean's square. Without rounding s is 0; it corrects for the rounding of μ (the corrected two-pass algorithm of
+[Chan83]).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ SUMS = torch.float64
 
 
 class Moments:
-    """Mean and variance over the dimensions `dims` of a tensor that `x` lays over its workers, each dimension along one.
+    """Mean and variance over the dimensions `dims` of a tensor of layout `x`, each dimension of which lies along one of the partition.
 
     The other dimensions are kept: a statistic has their windows, and every worker along `dims` has the same. With `groups`, dimension 1 is
-    kept too, but not its elements: of neighbours so many make one statistic, wherever they lie, and every worker has those of all groups.
+    reduced to groups of neighbouring indices, which may lie on several workers; every worker has the statistics of all groups.
 
     :meth:`deviation` and :meth:`mean_square` are collective; a worker without elements takes part with zeros that depend on x, so that
-    backward is collective too. Where the global tensor is empty, as every rank knows from its shape, nobody communicates.
+    backward is collective too. If the global shape is empty, nothing is sent.
     """
 
     def __init__(self, comm: Communicator, x: Layout, dims: Sequence[int], groups: int | None = None) -> None:
@@ -69,13 +69,13 @@ class Moments:
         self._local_shape, self._shape_of_pairs = layout.local_shape(rank), pairs.local_shape(rank)
 
     def deviation(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """x - μ, in the element type of x (float32 for half precision), and μ and σ² in double precision, in the shape of the statistics."""
+        """Return x - μ, in the element type of x (float32 for half precision), and μ and σ², in double precision."""
         x = x.to(accumulation_dtype(x.dtype))
         if self.is_empty:
             nothing = x.new_zeros(self._local_shape, dtype=SUMS)
             return in_graph(x), nothing, nothing + 1
-        # Only the deviations go back to the element type of x: so the order of the summands, which depends on the cut, does
-        # not show in float32.
+        # Only the deviations are converted to the element type of x: so the order of the summands, which depends on the cut, has no
+        # effect in float32.
         mean = carried(self.sum, self._total(x)) / self.count
         deviation = x - self.along(mean.to(x.dtype))
         if self._is_active:
@@ -87,13 +87,13 @@ class Moments:
         return deviation, mean, squares - rest**2
 
     def mean_square(self, x: torch.Tensor) -> torch.Tensor:
-        """The mean of x², in double precision."""
+        """Return the mean of x², in double precision."""
         if self.is_empty:
             return in_graph(x.new_ones(self._local_shape, dtype=SUMS))
         return carried(self.sum, self._total(x**2)) / self.count
 
     def along(self, statistic: torch.Tensor) -> torch.Tensor:
-        """One value for each statistic, as a tensor that broadcasts with x."""
+        """Return a tensor of one value for each statistic in a shape that broadcasts with x."""
         if not self._is_active:
             return statistic.reshape(self._shape_of_x)
         if self._group_of is not None:
@@ -103,11 +103,11 @@ class Moments:
         return statistic
 
     def _total(self, values: torch.Tensor) -> torch.Tensor:
-        """This worker's summand of each statistic."""
+        """Return this worker's summand of each statistic."""
         if not self._is_active:
             return connected(values.new_zeros(self._local_shape, dtype=SUMS), values)
         total = values.sum(self.dims, dtype=SUMS) if self.dims else values.to(SUMS)
         if self._group_of is None:
             return total
-        # Not a product with a matrix of zeros and ones: an infinite element would make NaN of all groups.
+        # Not a product with a matrix of zeros and ones: an infinite element would make all groups NaN.
         return total.new_zeros(self._local_shape).index_add(1, self._group_of.to(total.device), total)

@@ -3,16 +3,16 @@
     forward    x̂ = B_{P_x→P} x, for the query, key and value      Ŵ = B_{P_w→P} W, for the four projections
                q, k, v = x̂ Ŵᵀ + b̂                                of the worker's own heads
                a = Attention(q, k, v)                              of the worker's own heads, along the sequence as P_s has it
-               ŷ = a Ŵ_oᵀ                                          the own heads' summand
+               ŷ = a Ŵ_oᵀ                                          the summand of the worker's own heads
                y = R_{P→P_y} ŷ
     adjoint    that of each step in the reverse order
 
 P_x and P_y are P with P_h = 1, and P_w is P with P_n = P_s = 1: a worker has the rows of the input projections, and the columns of the
-output projection, that are of its heads. So heads cost one broadcast of each input and one reduction of the output: what a column-
-and a row-parallel layer cost. :mod:`adjointlab.layers.attention` has what is moved along the sequence.
+output projection, that belong to its heads. So heads cost one broadcast of each input and one reduction of the output, like a column-
+and a row-parallel layer. :mod:`adjointlab.layers.attention` describes the messages along the sequence.
 
-Torch keeps the three input projections in one parameter, whose rows of one head are no single window. The layer has them apart, as
-torch itself does where they differ in size, and joins them in what it exchanges with sequential modules.
+Torch keeps the three input projections in one parameter, in which the rows of one head are not a single window. The layer has separate
+parameters, as torch itself does if they differ in size, and joins them when it exchanges values with sequential modules.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
     """`torch.nn.MultiheadAttention` over `partition` = P_n x P_h x P_s, for queries of global shape `input_shape`.
 
     Called with (query, key, value), of shapes (queries, n, embed_dim), (keys, n, kdim) and (keys, n, vdim), with `batch_first` of
-    (n, queries, embed_dim) and so on; `keys` is by default as many as queries. They and the output are cut over P_n and P_s, on the
-    workers whose index along P_h is 0; everybody else takes and returns tensors of zero volume. Heads are cut over P_h. Along the
+    (n, queries, embed_dim) and so on; by default there are as many `keys` as queries. They and the output are cut over P_n and P_s, on
+    the workers whose index along P_h is 0; all other workers take and return tensors of zero volume. Heads are cut over P_h. Along the
     sequence `algorithm` is "ring" or "all-to-all".
 
-    Arguments of a call are torch's, and so is the result, a pair. `is_causal` needs no mask beside it. `need_weights` must be `False`
-    where P_s cuts the sequence; the weights, averaged, lie as the output does, and those of each head where the head does.
+    Arguments of a call are torch's, and so is the result, a pair. `is_causal` needs no mask. `need_weights` must be `False` if P_s cuts
+    the sequence; averaged weights lie on the workers of the output, and those of each head on the workers of the head.
 
     Raises `ValueError` for an input that is not (queries, n, embed_dim), a partition of another order, `add_bias_kv` and `add_zero_attn`;
     and in a call for `key_padding_mask`, `attn_mask`, weights over a cut sequence, dropout in training, and arguments that differ by rank.
@@ -109,7 +109,7 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
     def _lay_out_sequences(
         self, module: nn.MultiheadAttention, n: int, queries: int, keys: int, on_face: Partition
     ) -> None:
-        """The inputs and the output: on the workers of the first heads, which spread inputs and add up the output."""
+        """Lay out inputs and output on the workers of the first heads, which broadcast inputs and sum the output."""
         axes = (0, 2, None) if self.batch_first else (2, 0, None)
 
         def sequence(length: int, features: int) -> Layout:
@@ -149,7 +149,7 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
         return SumReduce(self.comm, summands, target, dtype=self.dtype_name, preserve_batch=False)
 
     def _parameter_layout(self, name: str, shape: tuple[int, ...]) -> Layout:
-        """Each part once: rows of an input projection and columns of the output projection by heads, its bias whole."""
+        """Return a layout without copies: rows of input projections and columns of the output projection by heads, its bias whole."""
         if name == "out_proj_bias":
             return Layout(shape, with_index_zero(self.partition, 0, 1, 2), axes=(None,))
         cut_dim = 1 if name == "out_proj_weight" else 0
@@ -158,7 +158,7 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
         return Layout(shape, with_index_zero(self.partition, 0, 2), windows, axes)
 
     def results(self, need_weights: bool = True, average_attn_weights: bool = True) -> Space:
-        """The space of what a call with these arguments returns."""
+        """Return the space of the results of a call with these arguments."""
         (y,) = self.codomain.tensors
         if not need_weights:
             return Space(y)
@@ -179,7 +179,7 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The local tensors of the output and of the weights, or `None` without these, from those of query, key and value."""
+        """Return the local tensors of the output and of the weights, or `None` without weights, from those of query, key and value."""
         inputs = self.check_inputs(
             query,
             key,
@@ -187,7 +187,7 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
             check_others=lambda: self._refuse(key_padding_mask, attn_mask, need_weights),
             flags={
                 "need_weights": bool(need_weights),
-                # Without weights nobody looks at it.
+                # Without weights this flag is not used.
                 "average_attn_weights": bool(need_weights and average_attn_weights),
                 "is_causal": bool(is_causal),
             },
@@ -214,7 +214,7 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
         return y, weights
 
     def _projected(self, number: int, x: torch.Tensor) -> torch.Tensor:
-        """The own heads of one of query, key and value, as (n, heads, sequence, head_dim)."""
+        """Return the worker's heads of query, key or value, as (n, heads, sequence, head_dim)."""
         letter = "qkv"[number]
         x = carried(self.spread_inputs[number], x)
         weight, bias = (
@@ -223,7 +223,7 @@ class MultiheadAttention(TorchLayer, torch_classes=(nn.MultiheadAttention,)):
             for parameter in [self._parameters[name]]
         )
         assert weight is not None
-        # Under autocast the product alone is of the lower precision: the operators carry the layer's element type.
+        # Under autocast only the product has the lower precision: the operators move the layer's element type.
         heads = affine_summand(x, weight, bias).to(x.dtype)
         heads = heads.reshape(*heads.shape[:2], weight.shape[0] // self.head_dim, self.head_dim)
         heads = heads.transpose(1, 2) if self.batch_first else heads.permute(1, 2, 0, 3)

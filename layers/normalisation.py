@@ -1,4 +1,4 @@
-"""Parts that the normalisations share: y = d (v + ε)^(-1/2) ŵ + b̂, with weights that lie once and are broadcast.
+"""Base classes of the normalisations: y = d (v + ε)^(-1/2) ŵ + b̂, with weights that are stored once and broadcast.
 
 ŵ = B w    b̂ = B b        the adjoint of the broadcast sums their gradients over the workers that use them
 """
@@ -42,11 +42,11 @@ class Normalisation(TorchLayer):
     moments: Moments
 
     def make_spaces(self, x: Layout, learnt: Layout) -> None:
-        """Collective: the spaces of input and output, and the broadcast of what lies as `learnt`, each element once.
+        """Collective: make the spaces of input and output, and the broadcast of parameters of layout `learnt`, without copies.
 
-        Sets `rounding` too: normwise, some hundred terms of the size of the data, each rounded, in another order than torch's. Terms
-        cancel: of two values in a statistic the input's gradient is of the size of ε, and torch's outputs are x α + (b - μ α), where α is
-        up to ε^(-1/2) where all values are equal.
+        Also sets `rounding`: normwise, some hundred terms of the size of the data, each rounded, in another order than torch's. Terms
+        cancel: with two values in a statistic, the input's gradient is of the size of ε; and torch's outputs are x α + (b - μ α), where
+        α is up to ε^(-1/2) if all values are equal.
         """
         name = dtype_name(self.dtype)
         self.rounding = 2.0**-42 if name == "float64" else 2.0**-18
@@ -55,7 +55,7 @@ class Normalisation(TorchLayer):
         self.domain, self.codomain = Space(x, dtype=name), Space(x, dtype=name, name="y")
 
     def learnt(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """This worker's parts of weight and bias, from one broadcast."""
+        """Return this worker's parts of weight and bias, from one broadcast."""
         if self.weight is None:
             return None, None
         if self.bias is None:
@@ -74,13 +74,13 @@ class Normalisation(TorchLayer):
         return (y if bias is None else y + bias).to(self.dtype)
 
     def deviation_and_size(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Collective: the numerator d, and the statistics v."""
+        """Collective: return the numerator d, and the statistics v."""
         deviation, _, variance = self.moments.deviation(x)
         return deviation, variance
 
 
 class ChannelNormalisation(Normalisation):
-    """A normalisation with one weight, and perhaps running statistics, for each channel.
+    """A normalisation with one weight, and optionally running statistics, for each channel.
 
     Weight and bias lie on the workers whose index is 0 in all dimensions but the channels'; the running statistics, on every worker
     that holds their channels.
@@ -93,13 +93,13 @@ class ChannelNormalisation(Normalisation):
     def from_running(
         self, x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """x less the running means, and the running variances: in float32 of half precision."""
+        """Return x minus the running means, and the running variances; in float32 for half precision."""
         wide = accumulation_dtype(x.dtype)
-        # Nothing is sent here, where there is no weight either.
+        # Nothing is sent here, and without a weight in the whole layer.
         return in_graph(x).to(wide) - self._along(mean.to(wide)), variance.to(wide)
 
     def _along(self, channels: torch.Tensor) -> torch.Tensor:
-        """One value for each channel, in a shape that broadcasts with the input."""
+        """Return one value for each channel, in a shape that broadcasts with the input."""
         return channels.reshape(-1, *self.after)
 
     def times(
@@ -109,20 +109,20 @@ class ChannelNormalisation(Normalisation):
         weight: torch.Tensor | None,
         bias: torch.Tensor | None,
     ) -> torch.Tensor:
-        """d (s ŵ) + b̂, of a scale s that broadcasts with d."""
+        """Return d (s ŵ) + b̂, for a scale s that broadcasts with d."""
         if weight is not None:
             scale = scale * self._along(weight)
         y = deviation * scale
         return (y if bias is None else y + self._along(bias)).to(self.dtype)
 
     def update_running(self, statistics: Iterable[torch.Tensor], new: float) -> None:
-        """Let the mean and the variance of a batch have the weight `new` in the running ones, which there are."""
+        """Update the running mean and variance, which must exist, with those of a batch, weighted by `new`."""
         for running, value in zip((self.running_mean, self.running_var), statistics, strict=True):
             assert running is not None
             running.mul_(1 - new).add_(value.to(running.dtype), alpha=new)
 
     def take_channels(self, module: _WithStatistics, x: Layout, channel_dim: int) -> Layout:
-        """Collective: make the spaces, and take the arguments and values of `module`; the layout of one value for each channel.
+        """Collective: make the spaces, and copy the arguments and values of `module`; return the layout of one value per channel.
 
         Raises `ValueError` for an input without `num_features` channels or of another order than the partition, and for running
         statistics of another element type.
@@ -142,7 +142,7 @@ class ChannelNormalisation(Normalisation):
         channels, axes = [x.windows[channel_dim]], (channel_dim,)
         others = [dim for dim in range(x.order) if dim != channel_dim]
         per_channel = Layout((self.num_features,), self.partition, channels, axes)
-        # Once, so that they count once in the sum of what workers hold; the broadcast's adjoint sums their gradients.
+        # Without copies, so that they count once in a sum over the workers; the broadcast's adjoint sums their gradients.
         learnt = Layout((self.num_features,), with_index_zero(self.partition, *others), channels, axes)
         self.make_spaces(x, learnt)
         layouts = dict.fromkeys(("weight", "bias"), learnt) | dict.fromkeys(

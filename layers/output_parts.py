@@ -1,13 +1,13 @@
 """Interior and rim of a worker's outputs of a convolution.
 
-An output is of the interior if its window reads nothing of the halo. With kernel 3, stride 1, padding 1, on the middle worker of three:
+An output is in the interior if its window does not read the halo. With kernel 3, stride 1, padding 1, on the middle worker of three:
 
                  halo                 halo
         window  [  a  |  b  c  d  e  |  f  ]         b to e are its bulk
         output        b  c  d  e                     c and d are its interior, b and e its rim
 
-In two dimensions the rim is made of slabs, each output in one of them: above and below the interior, whole rows; left and right of it,
-what is left.
+In two dimensions the rim consists of disjoint slabs: whole rows above and below the interior, and the remaining outputs left and
+right of it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Part:
 def parts_of_outputs(
     outputs: Sequence[int], own: Sequence[Window], reach: Sequence[int], stride: Sequence[int]
 ) -> tuple[Part | None, tuple[Part, ...]]:
-    """The interior, `None` if it has no outputs, and the slabs of the rim: each output is in one of all these parts.
+    """Return the interior, `None` if it has no outputs, and the slabs of the rim: each output is in exactly one of these parts.
 
-    Output i of a dimension reads the cells from i * stride on, `reach` of them; those of the interior are in the interval `own`.
+    Output i of a dimension reads `reach` cells, from i * stride on; outputs of the interior read only cells in the interval `own`.
     """
     inner = [
         (min(-(-start // s), count), max(0, min((stop - r) // s + 1, count)))
@@ -63,7 +63,7 @@ def parts_of_outputs(
 
 
 def without_halo(exchange: HaloExchange, rank: int) -> list[Window]:
-    """In each spatial dimension the interval of the window that needs no message: own cells, and padding beyond the tensor."""
+    """Return, for each spatial dimension, the interval of the window that needs no message: own cells, and padding beyond the tensor."""
     layout, geometry = exchange.domain.tensors[0].layout, exchange.geometry
     bulk, window = layout.window(rank), exchange.codomain.tensors[0].layout.window(rank)
     assert bulk is not None

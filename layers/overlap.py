@@ -1,12 +1,12 @@
 """Convolution while its halo is exchanged [Kuehn20, section 3.2]: interior first, then the rim.
 
     forward    start H x    y of the interior    wait    y of the rim, joined
-    adjoint    δx̂ = the data gradient    start H* δx̂    δw, the weight gradient    wait, and add what came
+    adjoint    δx̂ = the data gradient    start H* δx̂    δw, the weight gradient    wait, and add the received halos
 
-:mod:`adjointlab.layers.output_parts` has interior and rim, with a picture.
+:mod:`adjointlab.layers.output_parts` defines interior and rim, with a picture.
 
-The messages are those of the exchange and the convolution apart, in every pass: so a worker that has nothing to convolve, or that
-autocast gives another element type, takes these instead, beside workers that overlap.
+In every pass the messages are the same as if the exchange and the convolution were separate: so a worker that has nothing to
+convolve, or that gets another element type from autocast, may use these two while other workers overlap.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Gradients: TypeAlias = tuple[torch.Tensor | None, torch.Tensor | None, torch.Te
 
 
 class OverlappedConvolution:
-    """y = Conv(H x): a convolution without padding of the windows that `exchange` makes of the bulks.
+    """y = Conv(H x): a convolution, without padding, of the windows that `exchange` returns.
 
     `kernel`, `stride` and `dilation` are those of the spatial dimensions, which follow the first two. The call is a
     differentiable function of (x, weight, bias), of any order and in forward mode too.
@@ -67,14 +67,14 @@ class OverlappedConvolution:
     def convolve(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, groups: int
     ) -> torch.Tensor:
-        """Torch's convolution of a window, or of a part of one."""
+        """Return torch's convolution of a window, or of a part of one."""
         convolution: Callable[..., torch.Tensor] = function_of_dims("conv", len(self.stride))
         return convolution(x, weight, bias, self.stride, 0, self.dilation, groups)
 
     def forward(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, groups: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Collective: y, and the window that it is computed from."""
+        """Collective: return y, and the window that it is computed from."""
         made: list[tuple[Part, torch.Tensor]] = []
 
         def convolve(part: Part, window: torch.Tensor) -> None:
@@ -105,7 +105,7 @@ class OverlappedConvolution:
         groups: int,
         wanted: tuple[bool, bool, bool],
     ) -> _Gradients:
-        """Of window, weight and bias those that are wanted: torch's own step back, which is differentiable again."""
+        """Return the wanted gradients of window, weight and bias, by torch's backward convolution, which is differentiable again."""
         dims = len(self.stride)
         return cast(
             "_Gradients",
@@ -126,10 +126,10 @@ class _Context(FunctionCtx):
 
 
 class _Overlapped(PositionalFunction):
-    """One call. Outputs are y, the window, and the empty tensor by which all ranks stay in passes through a backward pass.
+    """One call. Outputs are y, the window, and the empty tensor that keeps all ranks in passes through a backward pass.
 
-    With the window as an output, the backward pass is a function of tensors of the graph, and so differentiable: a second
-    derivative that reaches the window goes back through the exchange, from here.
+    Since the window is an output, the backward pass is a function of tensors in the graph, and so differentiable: a second
+    derivative that reaches the window goes back through the exchange from here.
     """
 
     @staticmethod
@@ -172,23 +172,23 @@ class _Overlapped(PositionalFunction):
             return convolution.gradients(cotangent, window, weight, ctx.groups, (of_x, of_weight, of_bias))
 
         def whole(of_y: torch.Tensor | None) -> torch.Tensor:
-            """The cotangent of the window, of which there are two shares at most."""
+            """Return the cotangent of the window, the sum of at most two terms."""
             shares = [share for share in (of_y, of_window) if share is not None]
             return sum(shares[1:], start=shares[0]) if shares else torch.zeros_like(window)
 
         if torch.is_grad_enabled():
-            # One step for all three gradients, as torch's convolution has it: what a further pass goes through on this rank
-            # must be what it goes through on a rank that does not overlap.
+            # One step for all three gradients, as in torch's convolution: a further pass must go through the same steps on this rank
+            # as on a rank that does not overlap.
             of_y, of_weight, of_bias = gradients(True, wants_weight, wants_bias)
             (of_x,) = applied(exchange.H, (whole(of_y),), end)
-            # Also where a gradient is asked of the weight or bias alone, as on a rank that does not overlap.
+            # Even if only the gradient of the weight or bias is needed, as on a rank that does not overlap.
             of_weight, of_bias = (
                 None if each is None else connected(each, of_x) for each in (of_weight, of_bias)
             )
             return None, None, None, of_x, of_weight, of_bias
-        # The data gradient is computed on every rank, whatever requires a gradient: its halo is other ranks'.
+        # The data gradient is computed on every rank, even if x requires none there: its halo belongs to other ranks.
         sent = whole(gradients(True, False, False)[0])
-        # While it is sent, the other two. `sent` is not written before they are complete.
+        # The other two are computed while it is sent. `sent` is not written before they are complete.
         learnt: list[_Gradients] = []
         own = exchange.adjoint_while(sent, lambda: learnt.append(gradients(False, wants_weight, wants_bias)))
         return None, None, None, cast("torch.Tensor", own), *learnt[0][1:]

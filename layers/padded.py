@@ -1,4 +1,4 @@
-"""Torch's convolutions with padding that may differ on the left and on the right, which torch itself does not have."""
+"""Torch's convolutions with padding that may differ on the left and on the right, which torch does not support."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Paddings: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class Padded(nn.Sequential):
-    """A convolution, itself without padding, of an input that is padded first; it has the convolution's parameters.
+    """A convolution without padding of an input that is padded first; it has the convolution's parameters.
 
     `padding` is (left, right) in each spatial dimension, `mode` one of torch's padding modes.
     """
@@ -31,14 +31,14 @@ class Padded(nn.Sequential):
         super().__init__()
         self.weight: nn.Parameter = convolution.get_parameter("weight")
         self.register_parameter("bias", cast(nn.Parameter | None, convolution.bias))
-        # In a list: as a submodule it would give each parameter a second name.
+        # In a list: a submodule would give each parameter a second name.
         self._convolution = [convolution]
         self.padding: Paddings = tuple((left, right) for left, right in padding)
         self.mode = mode
 
     @property
     def convolution(self) -> nn.Module:
-        """The convolution, whose parameters are those from when it was made."""
+        """The convolution, with its initial parameters."""
         return self._convolution[0]
 
     def reset_parameters(self) -> None:
@@ -52,15 +52,15 @@ class Padded(nn.Sequential):
         parameters: dict[str, torch.Tensor] = {"weight": self.weight}
         if self.bias is not None:
             parameters["bias"] = self.bias
-        # Conversions like `.double()` replace this module's parameters, and do not know of the convolution.
+        # Conversions such as `.double()` replace this module's parameters, but not those of the convolution.
         return cast(torch.Tensor, functional_call(self.convolution, parameters, padded))
 
 
 def convolution_of(torch_class: type[nn.Module], *arguments: object, **named: object) -> nn.Module:
-    """The convolution that torch makes from the arguments, or a :class:`Padded` one for uneven padding.
+    """Return the convolution that torch makes from the arguments, or a :class:`Padded` one for uneven padding.
 
-    Beyond what torch takes, sizes may be sequences of one entry, and entries of `padding` may be (left, right). Raises
-    `ValueError` for illegal sizes, and what `torch_class` raises.
+    Unlike in torch, sizes may be sequences of one entry, and entries of `padding` may be (left, right). Raises
+    `ValueError` for illegal sizes, and the errors of `torch_class`.
     """
     dims = spatial_dims(torch_class)
     bound = inspect.signature(torch_class).bind(*arguments, **named)
@@ -69,7 +69,7 @@ def convolution_of(torch_class: type[nn.Module], *arguments: object, **named: ob
     for name in ("kernel_size", "stride", "dilation"):
         given[name] = per_dim(name, given[name], dims)
     kernel, mode = given["kernel_size"], given["padding_mode"]
-    if min(kernel) < 1:  # torch says so in a call; before that it warns of drawing a weight without elements
+    if min(kernel) < 1:  # torch raises this only in a call, after a warning about an empty weight
         raise ValueError(f"kernel size should be greater than zero, but got {'x'.join(map(str, kernel))}")
     if isinstance(given["padding"], str):
         return torch_class(**given)
@@ -82,12 +82,12 @@ def convolution_of(torch_class: type[nn.Module], *arguments: object, **named: ob
 def paddings(
     padding: str | Sides | Sequence[Sides], kernel: Sequence[int], dilation: Sequence[int]
 ) -> Paddings:
-    """(left, right) in each dimension, from `padding` as torch has it or with pairs among its entries.
+    """Return (left, right) for each dimension, from `padding` as in torch or with pairs among its entries.
 
     Raises `ValueError` for another number of entries.
     """
     if isinstance(padding, str):
-        # "valid" pads nothing, "same" the whole reach of the kernel; an odd total has the greater part on the right.
+        # "valid" pads nothing, "same" by the reach of the kernel in total; an odd total has the larger part on the right.
         reach = [0 if padding == "valid" else d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
         return tuple((total // 2, total - total // 2) for total in reach)
     entries = tuple(padding) if isinstance(padding, Iterable) else (padding,)

@@ -1,7 +1,7 @@
-"""Distributed padding layers: zeros, a constant, reflection, replication, and the other end (resampling.py).
+"""Distributed padding layers: zeros, a constant, reflection, replication, and circular padding (resampling.py).
 
-Where the padding leads beyond the neighbour's part, the exchange goes there: nothing is padded twice, and nothing locally. The output is
-balanced, so its cut lies elsewhere than the input's.
+If the padding reaches beyond the neighbour's part, the exchange does so too: nothing is padded twice, and nothing locally. The output is
+balanced, so its cut differs from the input's.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ _MODES = {
 
 
 class Padding(Resampling, torch_classes=tuple(each for classes in _MODES.values() for each in classes)):
-    """A padding module of torch's over `partition`, of the order of the input, of which the last dimensions are padded.
+    """A torch padding module over `partition`, of the order of the input, whose last dimensions are padded.
 
     Padding may be wider than a worker's part, and negative.
 
-    Raises what :class:`Resampling` raises.
+    Raises the errors of :class:`Resampling`.
     """
 
     def lay_out(self, module: nn.Module) -> None:
         super().lay_out(module)
-        self.rounding = 0.0  # values move
+        self.rounding = 0.0  # values are only moved
         self.value: float = getattr(module, "value", 0.0)
         self.padding = cast(nn.ConstantPad1d, module).padding
         self.outside: torch.Tensor | None = None
-        """Of a constant, the outputs that depend on no element."""
+        """For padding with a constant, the outputs that depend on no element."""
         if self.value and self.taps:
             inside = torch.ones((1,) * len(self.input_shape), dtype=torch.bool)
             for dim, taps in self.taps:

@@ -1,4 +1,4 @@
-"""Parameters and buffers that lie on some workers, and their way from and to a sequential module."""
+"""Parameters and buffers that lie on some workers, and transfers of them from and to a sequential module."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _Module = TypeVar("_Module", bound=nn.Module)
 class DistributedParameters(nn.Module):
     """A module whose parameters and buffers lie on some ranks of `comm`, and have zero volume elsewhere.
 
-    `parameter_space` and `buffer_space` say where. Names, and all ranks' values together, are those of the sequential
-    `module` that it is made from; the mode is that of `module` too.
+    `parameter_space` and `buffer_space` declare where. Names, mode, and all ranks' values together are those of the
+    sequential `module` that it is made from.
     """
 
     def __init__(self, comm: Communicator, module: nn.Module | None = None) -> None:
-        # Not `super()`, which may be a class of torch's with arguments: a subclass can be one to be known as such.
+        # Not `super()`, which may be a torch class with arguments: a subclass may inherit from one for `isinstance`.
         nn.Module.__init__(self)
         size_of(comm)
         self.comm = comm
@@ -44,13 +44,13 @@ class DistributedParameters(nn.Module):
         self.parameter_space, self.buffer_space = Space(), Space()
         self._template: tuple[nn.Module, ...] = ()
         if module is not None:
-            # In a tuple: torch would register a module as a submodule, whose parameters were listed as the layer's.
-            # On the device "meta", which has shapes but no memory: no rank keeps whole parameters.
+            # In a tuple: otherwise torch would register it as a submodule, and list its parameters as the layer's.
+            # On the device "meta", which has shapes but no memory: no rank keeps global parameters.
             self._template = (uninitialised_copy(module, torch.device("meta")),)
             self.train(module.training)
 
     def sequential(self) -> nn.Module:
-        """A new sequential module with the arguments of the layer's, and on its device; it draws its parameters from torch's generator."""
+        """Return a new sequential module like the layer's, on its device; its parameters are drawn from torch's generator."""
         if not self._template:
             raise NotImplementedError(f"{type(self).__name__} is not made from a sequential module")
         module = uninitialised_copy(self._template[0], device_of(self))
@@ -59,7 +59,7 @@ class DistributedParameters(nn.Module):
         return module
 
     def own(self, whole: nn.Module, layouts: Mapping[str, Layout]) -> None:
-        """Take this rank's windows of the parameters and buffers of `whole` as those of the layer.
+        """Register this rank's windows of the parameters and buffers of `whole` as those of the layer.
 
         Raises `ValueError` for a parameter or buffer that has no entry in `layouts`.
         """
@@ -72,8 +72,8 @@ class DistributedParameters(nn.Module):
         for name, value in named:
             layout, is_parameter = layouts[name], isinstance(value, nn.Parameter)
             window = local_window(value.detach(), layout, self.rank)
-            # A parameter has no copies. Copies of a buffer are one value, which every worker updates alike: were
-            # they declared varying, the lab would compare their sum with the sequential module's one.
+            # A parameter has no copies. Copies of a buffer are one value, which every worker updates in the same way: if
+            # they were declared varying, the lab would compare their sum with the sequential module's buffer.
             types = [LocalType.INVARIANT if copied else LocalType.VARYING for copied in layout.copied]
             tensor = Tensor(layout, dtype_name(value.dtype), () if is_parameter else tuple(types), name=name)
             if is_parameter:
@@ -82,7 +82,7 @@ class DistributedParameters(nn.Module):
             else:
                 buffers.append(tensor)
                 self.register_buffer(name, window)
-        # What torch's module could have and has not (bias=False) is an attribute all the same, and None.
+        # A parameter or buffer that torch's module could have but does not (bias=False) is an attribute, too: None.
         for name in [name for name, value in whole._parameters.items() if value is None]:
             self.register_parameter(name, None)
         for name in [name for name, value in whole._buffers.items() if value is None]:
@@ -95,17 +95,19 @@ class DistributedParameters(nn.Module):
     def initialise(
         self, name: str, function: Callable[..., object], *arguments: object, **named: object
     ) -> None:
-        """Take as this rank's part of a parameter that of a whole one, which ``function(whole, *arguments, **named)`` fills.
+        """Set this rank's part of a parameter to that of a global one, which ``function(whole, *arguments, **named)`` fills.
 
         For the functions of `torch.nn.init`: with equal seeds on all ranks, the values are those of the sequential module.
-        Nothing is sent; every rank makes the whole parameter for the time of the call.
+        Nothing is sent; every rank holds the global parameter for the time of the call.
 
-        Raises `ValueError` for a name that no parameter has, and what `function` raises.
+        Raises `ValueError` for a name that no parameter has, and the errors of `function`.
         """
         tensor = next((tensor for tensor in self.parameter_space.tensors if tensor.name == name), None)
         if tensor is None:
             names = ", ".join(tensor.name for tensor in self.parameter_space.tensors)
-            raise ValueError(f"name: {name!r} is none of the parameters of {type(self).__name__} ({names})")
+            raise ValueError(
+                f"name: {name!r} is not one of the parameters of {type(self).__name__} ({names})"
+            )
         own = self._local(name)
         whole = torch.zeros(tensor.layout.shape, dtype=own.dtype, device=own.device)
         function(whole, *arguments, **named)
@@ -113,13 +115,14 @@ class DistributedParameters(nn.Module):
             own.copy_(local_window(whole, tensor.layout, self.rank))
 
     def reset_parameters(self) -> None:
-        """Collective: draw new parameters, and reset buffers, as the sequential module does; with equal seeds on all ranks, to its values."""
+        """Collective: draw new parameters, and reset buffers, as the sequential module does; equal seeds on all ranks give its values."""
         self.load_sequential_state_dict(self.sequential().state_dict())
 
     def load_sequential(self, module: nn.Module) -> None:
-        """Collective: take the values of a sequential module, which every rank has, what requires a gradient, and the mode; no values are sent.
+        """Collective: copy the values, the ``requires_grad`` flags and the mode of a sequential module, which every rank has.
 
-        Raises `ValueError` for parameters of other names or shapes, and `TypeError` for what is no module, the same on every rank.
+        No values are sent. Raises `ValueError` for parameters of other names or shapes, and `TypeError` if it is not a module, the same
+        on every rank.
         """
         check_on(self.comm, None, lambda: self.check_sequential_state(state_of(module)))
         self.take_sequential_state(module.state_dict(), None)
@@ -131,12 +134,12 @@ class DistributedParameters(nn.Module):
     def load_sequential_state_dict(
         self, state: Mapping[str, torch.Tensor] | None, root: int | None = None
     ) -> None:
-        """Collective: take the values of a sequential module's state_dict, which every rank has; none is sent.
+        """Collective: copy the values of a sequential module's state_dict, which every rank has; none is sent.
 
-        With a `root` the state_dict is that of this rank. What the others give, such as `None`, is not looked at.
+        With a `root` the state_dict is that of this rank. The arguments of the others, such as `None`, are ignored.
 
-        Raises `ValueError` for tensors of other names or shapes, and a `root` that is no rank or differs by rank, and `TypeError`
-        for what is not a state_dict of tensors: the same on every rank, and before any values move.
+        Raises `ValueError` for tensors of other names or shapes, and for a `root` that is not a rank or differs by rank, and `TypeError`
+        if it is not a state_dict of tensors: the same on every rank, and before any values are sent.
         """
         check_on(self.comm, root, lambda: self.check_sequential_state(check_tensors(state)))
         self.take_sequential_state(state or {}, root)
@@ -144,13 +147,13 @@ class DistributedParameters(nn.Module):
     def check_sequential_state(self, state: Mapping[str, torch.Tensor], path: str = "") -> None:
         """Raise `ValueError` unless a sequential module's state_dict has the names and shapes of this layer's module.
 
-        Errors name the tensors by `path`, where the layer stands in a model.
+        Errors prefix the names of the tensors by `path`, that of the layer in a model.
         """
         own = {tensor.name: torch.empty(tensor.layout.shape, device="meta") for tensor in self._tensors()}
         check_shapes(state, self.sequential_names(own), path)
 
     def take_sequential_state(self, state: Mapping[str, torch.Tensor], root: int | None) -> None:
-        """:meth:`load_sequential_state_dict` of a state_dict that has been checked."""
+        """Do the work of :meth:`load_sequential_state_dict`, for a state_dict that has been checked."""
         whole = self.own_names(state) if root in (None, self.rank) else {}
         with torch.no_grad():
             for tensor in self._tensors():
@@ -162,13 +165,13 @@ class DistributedParameters(nn.Module):
                 self._local(tensor.name).copy_(window)
 
     def own_names(self, state: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        """The tensors of a sequential module's state_dict, by the names that the layer has for them."""
+        """Return the tensors of a sequential module's state_dict by the layer's names for them."""
         return state
 
     def to_sequential(self) -> nn.Module:
-        """Collective: the sequential module with the layer's parameters and buffers gathered, on every rank."""
+        """Collective: return the sequential module with the layer's parameters and buffers gathered, on every rank."""
         state = self.sequential_state_dict()
-        # The module's own initial values are of no interest, nor should they move the generator on.
+        # The module's initial values are overwritten, so drawing them should not advance the generator.
         with torch.random.fork_rng(devices=[]):
             module = self.sequential()
         module.requires_grad_(False).load_state_dict(state)
@@ -178,33 +181,33 @@ class DistributedParameters(nn.Module):
         return module.train(self.training)
 
     def sequential_name(self, name: str) -> str:
-        """The name that the sequential module has for the parameter that holds the layer's parameter `name`."""
+        """Return the name of the sequential module's parameter that contains the layer's parameter `name`."""
         return name
 
     def sequential_state_dict(self, root: int | None = None) -> dict[str, torch.Tensor]:
-        """Collective: the state_dict of the sequential module, on every rank; with a `root`, on that one, and empty elsewhere.
+        """Collective: return the state_dict of the sequential module on every rank; with a `root`, only on that one, and {} elsewhere.
 
-        Raises `ValueError` for a `root` that is no rank.
+        Raises `ValueError` for a `root` that is not a rank.
         """
         gathered = {tensor.name: self.gathered(tensor, root) for tensor in self._tensors()}
         return self.sequential_names(gathered) if root in (None, self.rank) else {}
 
     def sequential_names(self, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Whole tensors of the layer by the names that the sequential module has for them: the inverse of :meth:`own_names`."""
+        """Return global tensors of the layer by the sequential module's names for them: the inverse of :meth:`own_names`."""
         return dict(own)
 
     def gathered(
         self, tensor: Tensor, root: int | None = None, local: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Collective: the whole of one of the layer's parameters or buffers, on every rank, or on `root` alone.
+        """Collective: return one of the layer's parameters or buffers as a global tensor, on every rank or only on `root`.
 
-        Of `local`, a tensor that lies as it does, where that is given.
+        If `local` is given, gather these local tensors instead, which have the same layout.
         """
         workers = (
             Partition((self.comm.Get_size(),)) if root is None else single_worker("root", root, 1, self.comm)
         )
         everywhere = Layout(tensor.layout.shape, workers, axes=(None,) * tensor.layout.order)
-        # Copies are equal: as replicated ones any of them will do, where varying ones would be summed.
+        # Copies are equal: declared replicated, any one of them is read, whereas varying ones would be summed.
         types = tuple("replicated" if copied else "varying" for copied in tensor.layout.copied)
         gather = Repartition(self.comm, tensor.layout, everywhere, dtype=tensor.dtype, types=types)
         return cast(
@@ -212,7 +215,7 @@ class DistributedParameters(nn.Module):
         )
 
     def _scattered(self, tensor: Tensor, whole: torch.Tensor | None, root: int) -> torch.Tensor:
-        """Collective: this rank's part of a tensor that `root` has."""
+        """Collective: return this rank's part of a tensor that `root` has."""
         one = single_worker("root", root, 1, self.comm)
         source = Layout(tensor.layout.shape, one, axes=(None,) * tensor.layout.order)
         dtype = getattr(torch, tensor.dtype)
@@ -221,7 +224,7 @@ class DistributedParameters(nn.Module):
         return cast("torch.Tensor", move.forward(local.to(self._local(tensor.name).device, dtype)))
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        """A layer with parameters, buffers and hooks of its own; communicator, spaces and operators are shared."""
+        """Copy parameters, buffers and hooks; share communicator, spaces and operators."""
         return deepcopy_sharing(self, memo)
 
     def __getstate__(self) -> NoReturn:
@@ -231,9 +234,9 @@ class DistributedParameters(nn.Module):
         )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
-        """Convert the tensors as all of torch's conversions do, or raise `ValueError` for another element type.
+        """Convert the tensors as all of torch's conversions do; raise `ValueError` for another element type.
 
-        Every rank has every parameter, if only of zero volume, so all refuse what one refuses.
+        Every rank has every parameter, even if it has no elements, so all ranks raise if one does.
         """
         for tensor in (*self._parameters.values(), *self._buffers.values()):
             if tensor is not None:
@@ -252,18 +255,18 @@ class DistributedParameters(nn.Module):
             )
 
     def held(self) -> list[tuple[Tensor, torch.Tensor | None]]:
-        """Each parameter and buffer with what stands for it now: within ``functional_call`` a tensor that is no parameter."""
+        """Return each parameter and buffer with its current tensor: within ``functional_call`` that is not a parameter."""
         by_name = {**self._buffers, **self._parameters}
         return [(tensor, by_name.get(tensor.name)) for tensor in self._tensors()]
 
     def check_owned(self) -> None:
-        """Raise `ValueError` or `TypeError` unless this rank's parameters and buffers are what their spaces say."""
+        """Raise `ValueError` or `TypeError` unless this rank's parameters and buffers are those that their spaces declare."""
         for tensor, local in self.held():
             if not isinstance(local, torch.Tensor):
                 raise TypeError(
                     f"{tensor.name}: {described_type(local)} on rank {self.rank} is not a torch.Tensor"
                 )
-            # Its class need not see that it is asked for its shape.
+            # Reading its shape must not call its class's `__torch_function__`.
             with torch._C.DisableTorchFunctionSubclass():
                 batch = check_argument(tensor, local, self.rank)
             if batch:
@@ -273,11 +276,11 @@ class DistributedParameters(nn.Module):
                 )
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        """Add a parameter while the layer is made, and refuse further ones after that, as pruning and the like add."""
+        """Add a parameter while the layer is made; reject further ones after that, such as those of pruning."""
         if isinstance(self._parameters, _Owned):
             if name not in self._parameters:
                 raise ValueError(_replaced(name))
-            if type(param) is nn.Parameter:  # it is the layer's from now on
+            if type(param) is nn.Parameter:  # it belongs to the layer from now on
                 param.__class__ = LocalParameter
         super().register_parameter(name, param)
 
@@ -289,10 +292,10 @@ class DistributedParameters(nn.Module):
 
 
 class _Owned(dict[str, nn.Parameter | None]):
-    """The parameters of a layer that is made: another may take the place of one, but none may go."""
+    """The parameters of a complete layer: one may be replaced, but none may be deleted."""
 
     def __setitem__(self, name: str, parameter: nn.Parameter | None) -> None:
-        # What functional_call puts here is its caller's, and stays what it is.
+        # A tensor that functional_call puts here belongs to its caller, and is not changed.
         if isinstance(parameter, LocalParameter):
             parameter.local_name = name
         super().__setitem__(name, parameter)
@@ -302,11 +305,11 @@ class _Owned(dict[str, nn.Parameter | None]):
 
 
 def deepcopy_sharing(module: _Module, memo: dict[int, object]) -> _Module:
-    """A deep copy of all that torch knows of a module; what its constructor has added to it is shared."""
+    """Return a copy of a module: torch's attributes are copied deeply, those that the layer's constructor has added are shared."""
     twin = module.__new__(type(module))
     memo[id(module)] = twin
-    # The state of a module is in the attributes that torch's constructor sets, and these differ between versions
-    # of torch. What a layer adds to them is fixed when it is made; a communicator could not be copied anyway.
+    # The state of a module is in the attributes that torch's constructor sets, which differ between versions
+    # of torch. Attributes that a layer adds do not change later; a communicator could not be copied anyway.
     copied = vars(nn.Module()).keys()
     for name, value in vars(module).items():
         twin.__dict__[name] = copy.deepcopy(value, memo) if name in copied else value

@@ -1,7 +1,7 @@
 """Permuting the dimensions of a tensor that is cut: the grid of the workers is permuted with it, and nothing is sent.
 
 forward    y = x^π               on each worker, over the workers P_x^π
-           y ← T y               to where it is wanted, if that is elsewhere
+           y ← T y               to the wanted layout, if that is another one
 adjoint    that of each step in the reverse order
 """
 
@@ -28,7 +28,7 @@ class Permuted(nn.Module):
         self.dims = tuple(dims)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The tensor with its dimensions in the new order."""
+        """Return the tensor with its dimensions in the new order."""
         return torch.permute(x, self.dims)
 
     def extra_repr(self) -> str:
@@ -43,7 +43,7 @@ class Transposed(nn.Module):
         self.dim0, self.dim1 = dim0, dim1
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The tensor with two dimensions exchanged."""
+        """Return the tensor with two dimensions exchanged."""
         return torch.transpose(x, self.dim0, self.dim1)
 
     def extra_repr(self) -> str:
@@ -53,12 +53,12 @@ class Transposed(nn.Module):
 class Permute(Rearrangement, torch_classes=(Permuted,)):
     """`torch.permute`; see :class:`Rearrangement`.
 
-    Each worker keeps its elements: dimension k of the output is cut, over a permuted grid, as the dimension of the input that it is.
+    Each worker keeps its elements: over a permuted grid, each dimension of the output is cut like the corresponding one of the input.
     With a balanced cut of a `target` over other dimensions, this is the all-to-all of a transposed tensor.
     """
 
     def plan(self, module: nn.Module, y_shape: tuple[int, ...]) -> None:
-        # Lengths that all differ say which dimension went where, whatever the module calls it.
+        # Distinct lengths show the permutation, whatever the arguments of the module are.
         lengths = tuple(range(1, len(y_shape) + 1))
         dims = [length - 1 for length in module.forward(torch.empty(lengths, device="meta")).shape]
         x = self.steps.layout

@@ -1,9 +1,9 @@
-"""Point-wise functions [Hewett21, section 4]: applied element by element, wherever the elements lie.
+"""Point-wise functions [Hewett21, section 4], applied element by element on the workers that have the elements.
 
     forward    ŷ = f(x̂)                         on each worker
     adjoint    δx̂ = f'(x̂) ∘ δŷ
 
-Nothing is sent, and the output lies as the input does.
+Nothing is sent, and the output has the layout of the input.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ Elementwise: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 """A function of one tensor, such as a module; it keeps the shape."""
 
 _PER_CHANNEL = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
-"""Modules that draw one number for all elements of a channel, which may be cut over workers with other generators."""
+"""Modules that draw one number for all elements of a channel, which may be cut over workers with different generators."""
 
 
 class Pointwise(DistributedModule):
-    """`function`, a module or a function of one tensor, over a tensor that lies in `layout`.
+    """`function`, a module or a function of one tensor, applied to a tensor of `layout`.
 
     For example ``Pointwise(comm, convolution.codomain.tensors[0].layout, torch.nn.ReLU())``. A worker without elements
-    returns a tensor of zero volume, and calls the function of a single zero, for the graph that the others have.
+    returns a tensor of zero volume, and calls the function with a single zero, to get the same graph as the others.
 
     When the layer is made, the function is applied to eight elements, one at a time and all together (a module in
-    evaluation mode), to see that it is elementwise. So dropout is legal, but every worker draws for itself, and not
-    the mask of the sequential module. Give each worker another seed: with equal ones the same mask repeats along the
+    evaluation mode), to test that it is elementwise. So dropout is legal, but every worker draws separately, and not
+    the mask of the sequential module. Give each worker another seed: with equal seeds the same mask repeats along the
     cut.
 
-    Raises `ValueError` for a function that changes the shape, or of which an element of the output depends on others of the
-    input (a softmax, a normalisation, a cumulative sum); for dropout of whole channels (`Dropout1d`, `2d`, `3d`,
+    Raises `ValueError` for a function that changes the shape, or that computes an element of the output from several elements
+    of the input (a softmax, a normalisation, a cumulative sum); for dropout of whole channels (`Dropout1d`, `2d`, `3d`,
     `FeatureAlphaDropout`); and for a module with parameters or buffers, such as `PReLU`, or a function of another tensor that
-    requires a gradient: their gradient is a sum over all workers, and needs a layer that says where they lie and sums it.
+    requires a gradient: their gradient is a sum over all workers, which needs a layer that declares where they lie and sums it.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class Pointwise(DistributedModule):
         dtype = getattr(torch, dtype_name(dtype))
         if not (dtype.is_floating_point or dtype.is_complex):
             raise ValueError(
-                f"dtype: {dtype}, but a function has derivatives at real and complex numbers alone"
+                f"dtype: {dtype}, but a function has derivatives only at real and complex numbers"
             )
         self.function = function
         if isinstance(function, nn.Module):
             self.training = function.training
         self.value_dtype, self.in_place = elementwise_dtype(function, dtype)
-        # The same elements in arrays of other lengths: a vector instruction may round a function's value in another way.
+        # In an array of another length, a vector instruction may round the value for the same element differently.
         self.rounding = 4 * torch.finfo(dtype).eps if rounding is None else rounding
-        # A small value may be the difference of larger ones: of the argument, in the lab an integer up to 4.
+        # A small value may be the difference of larger ones, such as the argument, in the lab an integer up to 4.
         self.reach = 4.0
         self.domain = Space(layout, dtype=dtype_name(dtype))
         self.codomain = Space(layout, dtype=dtype_name(self.value_dtype), name="y")
@@ -92,7 +92,7 @@ class Pointwise(DistributedModule):
         (x,) = self.check_inputs(x)
         x = in_graph(x)
         if x.numel() == 0:
-            # Functions need not take tensors without elements (a maximum does not).
+            # Functions need not accept tensors without elements (a maximum does not).
             return of_nothing(x.shape, self.function, x).to(self.value_dtype)
         return self.function(x)
 
@@ -106,9 +106,9 @@ class Pointwise(DistributedModule):
 
 
 def elementwise_dtype(function: Elementwise, dtype: torch.dtype) -> tuple[torch.dtype, bool]:
-    """The element type of the function's values for an argument of `dtype`, and True if it works in place.
+    """Return the element type of the function's values for an argument of `dtype`, and True if it works in place.
 
-    Raises `ValueError` for a function that is not elementwise, and a module with parameters or of one number for a whole channel.
+    Raises `ValueError` for a function that is not elementwise, and for a module with parameters, or that draws one number for a channel.
     """
     if isinstance(function, nn.Module):
         for module in function.modules():
@@ -129,7 +129,7 @@ def elementwise_dtype(function: Elementwise, dtype: torch.dtype) -> tuple[torch.
 
 
 def _instead(function: nn.Module) -> str:
-    """A layer to use for a module that has parameters."""
+    """Return advice on a layer for a module that has parameters."""
     name = type(function).__name__
     if isinstance(function, nn.SyncBatchNorm):
         return "the layers BatchNorm1d, 2d and 3d have the statistics of all workers: use torch.nn.BatchNorm2d in its place"
@@ -154,20 +154,20 @@ class _FunctionModule(nn.Module):
 
 
 def _value_dtype(function: Elementwise, dtype: torch.dtype) -> tuple[torch.dtype, bool]:
-    """The element type of the function's values, and True if it works in place. Raises `ValueError` unless each is a function of one element."""
+    """Return the element type of the function's values, and True if it works in place. Raises `ValueError` if it is not elementwise."""
     apply: Elementwise
     if isinstance(function, nn.Module):
         name, apply = type(function).__name__, copy.deepcopy(function).eval()
     else:
         name, apply = getattr(function, "__name__", "function"), function
-    # Of order 2, in which functions along rows or columns show. Clones, as functions may work in place.
+    # Of order 2, to detect functions along rows or columns. The function gets clones, as it may work in place.
     x = torch.tensor([[-2.5, -1.0, -0.25, 0.0], [0.5, 1.25, 3.0, 0.75]]).to(dtype)
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
         try:
             argument = x.clone()
             together = apply(argument)
             in_training = x.clone()
-            if isinstance(function, nn.Module):  # a dropout works in place in training only
+            if isinstance(function, nn.Module):  # a dropout works in place only in training
                 copy.deepcopy(function).train()(in_training)
             alone = [apply(element.reshape(1, 1).clone()) for element in x.reshape(-1)]
         except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
@@ -176,9 +176,9 @@ def _value_dtype(function: Elementwise, dtype: torch.dtype) -> tuple[torch.dtype
             ) from error
     if not isinstance(together, torch.Tensor):
         raise ValueError(
-            f"function: {name} returns {described_type(together)}, but a point-wise function a tensor"
+            f"function: {name} returns {described_type(together)}, but a point-wise function must return a tensor"
         )
-    # What the function itself makes require a gradient, such as its argument, is another tensor in each call.
+    # A tensor that the function itself makes require a gradient, such as its argument, is a different one in each call.
     if any(leaf is other for leaf in _leaves(together) for other in _leaves(alone[0])):
         raise ValueError(
             f"function: the value of {name} depends on another tensor that requires a gradient, a parameter, which would be one for each "
@@ -196,10 +196,10 @@ def _value_dtype(function: Elementwise, dtype: torch.dtype) -> tuple[torch.dtype
         raise ValueError(
             f"function: {name} is not elementwise: its value for an element depends on other elements"
         )
-    # A module that works in place on what another one has made leaves the argument alone.
+    # A module that works in place on the result of another one does not change the argument.
     return together.dtype, argument._version + in_training._version > 0
 
 
 def _leaves(value: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors in which the graph of a value ends: those that a backward pass gives a gradient."""
+    """Return the leaves of the graph of a value: the tensors that get a gradient in a backward pass."""
     return [node.variable for node in graph_nodes([value]) if type(node).__name__ == "AccumulateGrad"]

@@ -1,12 +1,12 @@
 """Distributions with strides of ranks [Kuehn20, section 3]: a grid of workers that leaves ranks of a machine out.
 
-A distribution N̄ x C̄ x H̄ x W̄ has N̄ parts of the batch, C̄ of the channels and H̄ x W̄ of the image; strides Ñ x C̃ x P̃ give each part of
-the batch room for C̃ parts of the channels, and each of these for P̃ parts of the image:
+A distribution N̄ x C̄ x H̄ x W̄ has N̄ parts of the batch, C̄ of the channels and H̄ x W̄ of the image; strides Ñ x C̃ x P̃ reserve ranks
+for C̃ parts of the channels for each part of the batch, and for P̃ parts of the image for each of these:
 
     rank of (n, c, h, w) = M[(n C̃ + c) P̃ + h W̄ + w]              for the ordered ranks M of the machine
 
 With C̃ = 2, P̃ = 4, a layer over 2 x 2 x 2 x 1 has the ranks 0 1 | 4 5 || 8 9 | 12 13, and one over 2 x 2 x 2 x 2 all of 0 to 15: so the
-corner of a part lies on the same rank in both, and less is moved between them than if each layer counted its ranks from 0.
+corner of a part lies on the same rank in both, and less is sent between them than if each layer counted its ranks from 0.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["strided_partition"]
 def strided_partition(
     distribution: Sequence[int], strides: Sequence[int], machine: Sequence[int]
 ) -> Partition:
-    """The partition with sides N̄, C̄, H̄, W̄, or other spatial ones, over the ranks that the strides Ñ, C̃, P̃ give its workers.
+    """Return the partition with sides N̄, C̄, H̄, W̄, or other spatial ones, over the ranks that the strides Ñ, C̃, P̃ give its workers.
 
-    Raises `ValueError`, with the number of the inequality, where the note allows no such strides; also for what its inequalities
-    leave open, strides that give two workers one rank, or one beyond the machine.
+    Raises `ValueError` for strides that violate an inequality of the note, with its number, and for strides that the inequalities
+    permit although two workers would have one rank, or one would be beyond the machine.
     """
     sides, room, ranks = (
         integers(name, values)

@@ -1,7 +1,7 @@
-"""Layers whose output has the elements of the input in other places: moves between workers, and moves on each worker.
+"""Layers that rearrange the elements of their input: moves between workers, and moves on each worker.
 
-Where the output lies follows from where the input does, with as little sent as the function allows. `target` says where it is wanted
-instead, so that a layer needs no repartition after it.
+The layout of the output follows from that of the input, such that as little as possible is sent. `target` requests another layout,
+so that no repartition is needed after the layer.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Step: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Steps:
-    """A chain of repartitions, and of functions on each worker, that carries a tensor from `layout` on.
+    """A chain of repartitions, and of functions on each worker, applied to a tensor of an initial layout.
 
-    `layout` is where the tensor lies after the steps so far; `moves` are the repartitions among them.
+    `layout` is the layout after the steps so far; `moves` are the repartitions among them.
     """
 
     def __init__(self, comm: Communicator, layout: Layout, dtype: str) -> None:
@@ -37,24 +37,24 @@ class Steps:
         self._steps: list[Step] = []
 
     def move(self, target: Layout) -> None:
-        """Collective: carry the tensor to another layout of the same shape; nothing where every rank has its part already."""
+        """Collective: add a repartition to another layout of the same shape, unless every rank has its part already."""
         if not Space(self.layout).fits(Space(target)):
             self.moves.append(Repartition(self.comm, self.layout, target, dtype=self.dtype))
             self._steps.append(differentiable(self.moves[-1]))
         self.layout = target
 
     def reshape(self, target: Layout) -> None:
-        """Give each worker's part the shape that it has in `target`, with its elements in the same order."""
+        """Add a reshape of each worker's part to its shape in `target`, with the elements in the same order."""
         shape = target.local_shape(self.comm.Get_rank())
         self.apply(lambda x: x.reshape(shape), target)
 
     def apply(self, function: Step, target: Layout) -> None:
-        """Apply a function on each rank, idle ones too, after which the tensor lies as `target` says."""
+        """Add a function that is applied on each rank, even on idle ones; its result has the layout `target`."""
         self._steps.append(function)
         self.layout = target
 
     def of(self, x: torch.Tensor) -> torch.Tensor:
-        """The local tensor after all steps, in the graph of every rank."""
+        """Return the local tensor after all steps, in the graph of every rank."""
         if not self.moves:
             x = in_graph(x)
         for step in self._steps:
@@ -65,14 +65,14 @@ class Steps:
 class Rearrangement(TorchLayer):
     """A layer over `partition`, of the order of the input, which is cut in any dimensions; a subclass plans its steps.
 
-    `target`, a layout of the output over any ranks, says where it is wanted: that of the next layer's input,
-    ``linear.domain.tensors[0].layout``. Without it the output lies as the subclass says. Either way
-    ``codomain.tensors[0].layout`` is where.
+    `target` is the wanted layout of the output, over any ranks, such as that of the next layer's input,
+    ``linear.domain.tensors[0].layout``. Without it the subclass determines the layout. Either way it is
+    ``codomain.tensors[0].layout``.
 
     `cuts` are the boundaries of the input in each dimension (default, and for `None` in one: balanced).
 
-    Raises `ValueError`, in torch's words, for what torch refuses; and for a partition of another order than the input, and a
-    target that is no layout of the output.
+    Raises `ValueError`, with torch's message, for arguments that torch rejects; and for a partition of another order than the input, and a
+    target that is not a layout of the output.
     """
 
     options = ("target", "cuts")
@@ -95,8 +95,8 @@ class Rearrangement(TorchLayer):
         self.codomain = Space(self.steps.layout, dtype=name, name="y")
 
     def output_shape(self, module: nn.Module) -> tuple[int, ...]:
-        """The shape of the result. Raises `ValueError`, in torch's words, where there is none."""
-        # On the device "meta" a tensor has a shape and no elements; an empty batch will not do where it is moved.
+        """Return the shape of the result. Raises `ValueError`, with torch's message, if there is none."""
+        # On the device "meta" a tensor has a shape and no elements; an empty batch does not work if the batch is moved.
         return tuple(result_of(module, torch.empty(self.input_shape, device="meta")).shape)
 
     def plan(self, module: nn.Module, y_shape: tuple[int, ...]) -> None:
@@ -110,7 +110,7 @@ class Rearrangement(TorchLayer):
 
 
 def checked_target(target: object, shape: tuple[int, ...]) -> Layout:
-    """The target, if it is a layout of the output, which has that shape. Raises `ValueError`."""
+    """Return the target; raise `ValueError` unless it is a layout of an output of this shape."""
     if not isinstance(target, Layout):
         raise ValueError(
             f"target: {target!r} is not an adjointlab.Layout, which says where the output is wanted"
@@ -123,12 +123,12 @@ def checked_target(target: object, shape: tuple[int, ...]) -> Layout:
 
 
 def in_units(windows: Sequence[Window], unit: int, length: int) -> tuple[Window, ...]:
-    """Windows of `length` blocks of `unit` elements each: those that hold the same elements, or else the balanced ones."""
+    """Return windows of `length` blocks of `unit` elements each: with the same elements if possible, else balanced."""
     if unit and all(end % unit == 0 for window in windows for end in window):
         return tuple((start // unit, stop // unit) for start, stop in windows)
     return balanced_windows(length, len(windows))
 
 
 def in_elements(windows: Sequence[Window], unit: int) -> tuple[Window, ...]:
-    """The windows of blocks of `unit` elements each as windows of elements."""
+    """Return windows of blocks of `unit` elements each as windows of elements."""
     return tuple((start * unit, stop * unit) for start, stop in windows)

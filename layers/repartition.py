@@ -1,4 +1,4 @@
-"""Repartition as a layer [Hewett21, section 3.2.4], between layers whose tensors lie differently.
+"""Repartition as a layer [Hewett21, section 3.2.4], between layers whose tensors have different layouts.
 
 forward    y = T_{P_x→P_y} x
 adjoint    δx = T* δy
@@ -27,8 +27,8 @@ class Repartition(DistributedModule):
     """Carries a tensor from `layout` to `target`, two layouts of the same global tensor over any ranks.
 
     For example ``Repartition(comm, first.codomain.tensors[0].layout, second.domain.tensors[0].layout)`` between two
-    layers. A rank that is in one of the partitions only takes, or returns, a tensor of zero volume. `types` and
-    `target_types` are local types, as those of :class:`adjointlab.primitives.repartition.Repartition`, which raises
+    layers. A rank that is in only one of the partitions takes, or returns, a tensor of zero volume. `types` and
+    `target_types` are local types, as in :class:`adjointlab.primitives.repartition.Repartition`, which raises
     `ValueError` for illegal ones.
     """
 

@@ -18,11 +18,11 @@ __all__ = ["arguments_that_differ", "as_text", "sequential_arguments", "shapes_o
 _MISSING: Final = object()
 
 _ELSEWHERE: Final = {"comm", "partition", "dtype", "rounding"}
-"""Arguments that are shown with the shapes, or mean something to the lab alone."""
+"""Arguments that are shown with the shapes, or are only for the lab."""
 
 
 def sequential_arguments(module: nn.Module) -> dict[str, str]:
-    """The arguments of a sequential module: torch's own text, under no name, or else those that are attributes of it."""
+    """Return the arguments of a sequential module: torch's text, under an empty name, or else those that are attributes of it."""
     if text := module.extra_repr():
         return {"": text}
     return arguments_that_differ(module, type(module).__init__, {})
@@ -31,14 +31,14 @@ def sequential_arguments(module: nn.Module) -> dict[str, str]:
 def arguments_that_differ(
     holder: object, function: Callable[..., object], given: Mapping[str, object]
 ) -> dict[str, str]:
-    """The arguments of `function` that have not their default values, by name.
+    """Return the arguments of `function` that differ from their defaults, by name.
 
-    A value is the attribute of `holder` with the name of the argument, as it may have been chosen, and otherwise that in `given`.
+    A value is the attribute of `holder` with the name of the argument, since it may have been chosen there, else that in `given`.
     """
     found = {}
     for name, parameter in inspect.signature(function).parameters.items():
         value = getattr(holder, name, given.get(name, _MISSING))
-        # A tensor or a module is not a line of text; torch lists modules by themselves.
+        # A tensor or a module is not a line of text; torch lists modules separately.
         if value is _MISSING or isinstance(value, torch.Tensor | nn.Module):
             continue
         if value is not parameter.default and value != parameter.default and name not in _ELSEWHERE:
@@ -47,7 +47,7 @@ def arguments_that_differ(
 
 
 def shapes_of(*spaces: Space) -> list[str]:
-    """The global shape of each tensor of the spaces, by its name, and the element type of the first unless it is torch's default."""
+    """Return the global shape of each tensor of the spaces, by its name, and their floating-point types other than torch's default."""
     tensors = [tensor for space in spaces for tensor in space.tensors]
     texts = [f"{tensor.name}={list(tensor.layout.shape)}" for tensor in tensors]
     names = {tensor.dtype for tensor in tensors if getattr(torch, tensor.dtype).is_floating_point}
@@ -56,7 +56,7 @@ def shapes_of(*spaces: Space) -> list[str]:
 
 
 def as_text(value: object) -> str:
-    """A layout as the lab writes it, a function by its name, and everything else as Python does."""
+    """Return a layout as the lab's text, a function as its name, and everything else as its ``repr``."""
     if isinstance(value, Layout):
         return str(value)
     return getattr(value, "__name__", None) or repr(value)

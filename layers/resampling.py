@@ -1,13 +1,13 @@
 """Linear resampling of a cut tensor, dimension by dimension: y = (A_1 ⊗ ... ⊗ A_d) x over P_n x P_c x P_spatial.
 
-    forward    x ← H x                              halo exchange: each worker's window has what its outputs need
+    forward    x ← H x                              halo exchange: each worker's window has the inputs of its outputs
                y = (Â_1 ⊗ ... ⊗ Â_d) x              on each worker, the rows of its outputs
     adjoint    δx = (Â_1* ⊗ ... ⊗ Â_d*) δy
                δx ← H* δx
 
 The matrices are torch's own: its function for one dimension is applied to unit vectors when the layer is made. So interpolation,
-padding and adaptive averages need no formula here, and have torch's coordinates and weights to the last digit. Which elements
-an output depends on, if only with the weight 0, is seen with NaN in the place of 1.
+padding and adaptive averages need no formula here, and have torch's coordinates and weights to the last digit. Unit vectors with
+NaN in place of 1 show the elements that an output depends on, even those with the weight 0.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from adjointlab.primitives.halo_exchange import HaloExchange
 __all__ = ["AlongDim", "Resampling", "Taps", "first_elements"]
 
 AlongDim = Callable[[torch.Tensor], torch.Tensor]
-"""A function of torch's from (1, channels, side) to (1, channels, new side), linear and the same in every channel."""
+"""A torch function from (1, channels, side) to (1, channels, new side), linear and the same in every channel."""
 
 _BLOCK = 64
-"""So many unit vectors at a time: the memory is that of as many lines, not of the whole matrix."""
+"""The number of unit vectors at a time, so that only this many rows are in memory, not the whole matrix."""
 
 
 class Taps(NamedTuple):
@@ -43,9 +43,9 @@ class Taps(NamedTuple):
 
     @staticmethod
     def of(function: AlongDim, side: int, dtype: torch.dtype) -> Taps:
-        """The matrix of a function on vectors of length `side`."""
+        """Return the matrix of a function on vectors of length `side`."""
         none = torch.zeros(0, dtype=torch.int64)
-        found = [(none, none, torch.zeros(0, dtype=dtype))]  # of a side without elements there is no more
+        found = [(none, none, torch.zeros(0, dtype=dtype))]  # the only entry for a side without elements
         rows = function(torch.zeros(1, 1, side, dtype=dtype)).shape[-1]
         for first in range(0, side, _BLOCK):
             unit = torch.eye(side, dtype=dtype)[first : first + _BLOCK]
@@ -71,7 +71,7 @@ class Taps(NamedTuple):
         return taps
 
     def needed(self, outputs: Window) -> Window:
-        """The elements that a range of rows depends on, from the first to the last."""
+        """Return the smallest window with all elements that a range of rows depends on."""
         used = self.used[slice(*outputs)]
         if not used.any():
             return 0, 0
@@ -79,34 +79,34 @@ class Taps(NamedTuple):
         return int(index.min()), int(index.max()) + 1
 
     def part(self, outputs: Window) -> Taps:
-        """The rows of a range, of a vector that begins with the first element that they need."""
+        """Return a range of rows, for a vector that begins with the first element that they need."""
         start, _ = self.needed(outputs)
         index, weight, used = (each[slice(*outputs)] for each in self)
         return Taps(torch.where(used, index - start, 0), weight, used)
 
     def applied(self, x: torch.Tensor, dim: int) -> torch.Tensor:
-        """The matrix times x along a dimension, where x lies; the matrix lies on the host, which looks into it."""
+        """Return the matrix times x along a dimension, on the device of x; the matrix lies on the host, which reads it."""
         shape = [1] * (x.ndim + 1)
         shape[dim : dim + 2] = self.element.shape
-        beside_x = [each.to(x.device) for each in self]
+        on_device = [each.to(x.device) for each in self]
         if self.element.shape[1] == 1 and bool(self.used.all()) and bool((self.weight == 1).all()):
-            return x.index_select(dim, beside_x[0][:, 0])  # values move, and do not round
-        # All at once: the backward pass of each selection fills a tensor of the size of x, and there may be as many taps as elements.
-        element, weight, used = beside_x
+            return x.index_select(dim, on_device[0][:, 0])  # values are only moved, not rounded
+        # All taps at once: the backward pass of each selection fills a tensor of the size of x, and there may be as many taps as elements.
+        element, weight, used = on_device
         terms = x.index_select(dim, element.flatten()).reshape(
             *x.shape[:dim], *element.shape, *x.shape[dim + 1 :]
         )
-        # `where`, not the weight 0: an infinite element that an output does not depend on is not to make it NaN.
+        # `where`, not the weight 0: an infinite element that an output does not depend on must not make it NaN.
         return (torch.where(used.reshape(shape), terms, x.new_zeros(())) * weight.reshape(shape)).sum(dim + 1)
 
 
 class Resampling(TorchLayer):
-    """The exchange and the local matrices that linear resamplings share, for inputs (n, channels, *sides) or (channels, *sides).
+    """Base class of linear resamplings: an exchange and local matrices, for inputs (n, channels, *sides) or (channels, *sides).
 
     Input and output lie over `partition`, whose order is that of the input, and are balanced. A worker without outputs returns a
     tensor of zero volume.
 
-    Raises `ValueError`, in torch's words, for what torch refuses, and for a partition of another order.
+    Raises `ValueError`, with torch's message, for arguments that torch rejects, and for a partition of another order.
     """
 
     def lay_out(self, module: torch.nn.Module) -> None:
@@ -123,7 +123,7 @@ class Resampling(TorchLayer):
                 Taps.of(function, side, accumulation_dtype(self.dtype))
                 for function, side in zip(functions, shape[lead:], strict=True)
             ]
-        except RuntimeError as error:  # what torch refuses with elements only
+        except RuntimeError as error:  # torch's checks that need elements
             raise ValueError(str(error)) from None
         needed = [
             [each.needed(outputs) for outputs in y.windows[lead + dim]] for dim, each in enumerate(taps)
@@ -135,25 +135,25 @@ class Resampling(TorchLayer):
         self.rounding = None
         self.local_output_shape = y.local_shape(self.rank)
         self.taps: list[tuple[int, Taps]] = []
-        """By dimension of the tensor, the matrix of this worker's outputs."""
+        """The matrices of this worker's outputs, with their dimensions."""
         window = y.window(self.rank)
         if window is not None and 0 not in self.local_output_shape:
             self.taps = [(lead + dim, each.part(window[lead + dim])) for dim, each in enumerate(taps)]
         self.domain, self.codomain = Space(x, dtype=name), Space(y, dtype=name, name="y")
 
     def output_shape(self, module: torch.nn.Module) -> tuple[int, ...]:
-        """The shape of the result. Raises `ValueError`, in torch's words, where there is none."""
+        """Return the shape of the result. Raises `ValueError`, with torch's message, if there is none."""
         return tuple(result_of(module, torch.empty(self.input_shape, device="meta")).shape)
 
     def along_dims(self, module: torch.nn.Module, order: int) -> Sequence[AlongDim]:
-        """The function of each spatial dimension, for an input of that order."""
+        """Return the function of each spatial dimension, for an input of that order."""
         raise NotImplementedError
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor of y, from that of x."""
         (x,) = self.check_inputs(x)
         x = carried(self.exchange, x)
-        if 0 in (*self.local_output_shape, *x.shape):  # no outputs, or none that depends on an element
+        if 0 in (*self.local_output_shape, *x.shape):  # no outputs, or outputs that depend on no element
             return of_nothing(self.local_output_shape, first_elements, x)
         x = x.to(accumulation_dtype(x.dtype))
         for dim, taps in self.taps:
@@ -162,5 +162,5 @@ class Resampling(TorchLayer):
 
 
 def first_elements(x: torch.Tensor) -> torch.Tensor:
-    """The first element along the last dimension, chosen as other workers choose theirs: for those that choose none."""
+    """Return the first element along the last dimension, so that a worker without outputs has the same kind of graph as others."""
     return x.index_select(-1, torch.zeros(1, dtype=torch.int64, device=x.device))

@@ -1,14 +1,14 @@
 """Reshaping a tensor that is cut: from interval to interval of the elements in row-major order.
 
-    forward    x ← T_{P_x→P_r} x              of each group of dimensions, one alone stays cut
+    forward    x ← T_{P_x→P_r} x              in each group of dimensions, only one stays cut
                y = flat(x)                     on each worker
-               y ← T y                         the intervals become multiples of what follows y's cut dimension
+               y ← T y                         the intervals become multiples of the elements per index of y's cut dimension
                y = unflat(y)                   on each worker
-               y ← T_{P_r→P_y} y              to where it is wanted, if that is elsewhere
+               y ← T_{P_r→P_y} y              to the wanted layout, if that is another one
     adjoint    that of each step in the reverse order
 
-Dimensions of x and of y form groups of as many elements on both sides, as few dimensions in each as there can be, and each group
-is a tensor of its own: a batch that stays is cut as before. Over two workers, 4 x 3 becomes 2 x 6 without a message, and 3 x 4 with
+Dimensions of x and of y form the smallest groups with equal numbers of elements on both sides, and each group is reshaped
+separately: a batch that stays is cut as before. Over two workers, 4 x 3 becomes 2 x 6 without a message, and 3 x 4 with
 one of two elements:
 
         0  1  2             0  1  2  3  4  5             0  1  2  3         the first worker has 0 to 5,
@@ -18,7 +18,7 @@ one of two elements:
         9 10 11
 
 A window [a, b) of the cut dimension is the interval [a n, b n) of its group, where n is the number of elements of the dimensions
-that follow it; those before it have length 1. Where the intervals are such multiples already, nothing is sent.
+that follow it; those before it have length 1. If the intervals are such multiples already, nothing is sent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from adjointlab.layers.rearrangement import Rearrangement, Steps, in_elements, i
 __all__ = ["Groups", "Reshape", "Reshaped", "Unflatten", "add_reshaping", "groups_of_one_split"]
 
 Groups: TypeAlias = Sequence[tuple[range, range]]
-"""Pairs of dimensions of x and of y that have as many elements; together all dimensions, in their order."""
+"""Pairs of ranges of dimensions of x and of y that have equally many elements; together all dimensions, in order."""
 
 
 class Reshaped(nn.Module):
@@ -49,7 +49,7 @@ class Reshaped(nn.Module):
         self.shape = tuple(shape)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The tensor in its new shape."""
+        """Return the tensor in its new shape."""
         return x.reshape(self.shape)
 
     def extra_repr(self) -> str:
@@ -60,14 +60,14 @@ class Reshape(Rearrangement, torch_classes=(Reshaped,)):
     """`torch.reshape`, or `Tensor.view`, to a `shape`, of which torch infers a side of -1; see :class:`Rearrangement`.
 
     The output lies over the same workers. Dimensions that stay are cut as before. Those that are merged or split form groups,
-    and each group's workers have consecutive elements: of its dimensions in y, the first that is longer than 1 is cut.
+    and each group's workers have consecutive elements: the first of its dimensions in y that is longer than 1 is cut.
     """
 
     def plan(self, module: nn.Module, y_shape: tuple[int, ...]) -> None:
         add_reshaping(self.steps, y_shape, self.groups(module, y_shape))
 
     def groups(self, module: nn.Module, y_shape: tuple[int, ...]) -> Groups:
-        """The groups that are reshaped, each for itself."""
+        """Return the groups, each of which is reshaped separately."""
         return _least_groups(self.input_shape, y_shape)
 
 
@@ -94,7 +94,7 @@ class _Cut(NamedTuple):
 
 
 def add_reshaping(steps: Steps, y_shape: tuple[int, ...], groups: Groups) -> None:
-    """Collective: add the steps from a layout, each dimension of which lies along one of its partition, to one of `y_shape`."""
+    """Collective: add the steps from a layout, whose dimensions all lie along partition dimensions, to one of `y_shape`."""
     of_x, joined, cut_for_y, y = _layouts(steps.layout, y_shape, tuple(groups))
     steps.move(of_x)
     steps.reshape(joined)
@@ -102,17 +102,17 @@ def add_reshaping(steps: Steps, y_shape: tuple[int, ...], groups: Groups) -> Non
     steps.reshape(y)
 
 
-@lru_cache(maxsize=64)  # each takes a step for every worker, and every rank asks
+@lru_cache(maxsize=64)  # linear in the number of workers, and called by every rank
 def _layouts(
     x: Layout, y_shape: tuple[int, ...], groups: tuple[tuple[range, range], ...]
 ) -> tuple[Layout, Layout, Layout, Layout]:
-    """The layouts between the steps: x with one dimension of each group cut, the groups as vectors, these as y needs them, and y."""
+    """Return the layouts between the steps: x with one cut dimension per group, the groups as vectors, these as cut for y, and y."""
     cuts = [_cut_of_input(x, dims) for dims, _ in groups]
     workers = Partition([len(cut.windows) for cut in cuts], x.partition.ranks)
     sizes = [math.prod(x.shape[dim] for dim in dims) for dims, _ in groups]
     of_x = _boxes(x.shape, workers, cuts)
     joined = Layout(sizes, workers, [cut.intervals for cut in cuts])
-    if not y_shape:  # a single element, which has no dimension to be cut
+    if not y_shape:  # a single element, without a dimension to cut
         workers = Partition((1,) * len(groups), workers.ranks[:1])
         cuts = [_Cut(None, ((0, 1),), 1) for _ in groups]
     else:
@@ -124,7 +124,7 @@ def _layouts(
 
 
 def groups_of_one_split(order: int, dim: int, parts: int) -> Groups:
-    """The groups of a tensor one dimension of which is split into so many."""
+    """Return the groups of a tensor whose dimension `dim` is split into `parts` dimensions."""
     more = parts - 1
     before = [(range(each, each + 1), range(each, each + 1)) for each in range(dim)]
     after = [(range(each, each + 1), range(each + more, each + more + 1)) for each in range(dim + 1, order)]
@@ -132,7 +132,7 @@ def groups_of_one_split(order: int, dim: int, parts: int) -> Groups:
 
 
 def _boxes(shape: tuple[int, ...], workers: Partition, cuts: Sequence[_Cut]) -> Layout:
-    """The layout in which of each group one dimension is cut, and the others are whole."""
+    """Return the layout in which one dimension of each group is cut, and the others are whole."""
     windows: list[tuple[Window, ...]] = [((0, side),) for side in shape]
     axes: list[int | None] = [None] * len(shape)
     for axis, cut in enumerate(cuts):
@@ -142,7 +142,7 @@ def _boxes(shape: tuple[int, ...], workers: Partition, cuts: Sequence[_Cut]) -> 
 
 
 def _cut_of_input(x: Layout, dims: range) -> _Cut:
-    """The dimension that stays cut, and how: as before where no other one of the group is cut."""
+    """Return the cut of the dimension that stays cut: as before if no other one of the group is cut, else balanced."""
     if not dims:
         return _Cut(None, ((0, 1),), 1)
     legal = _may_be_cut(x.shape, dims)
@@ -154,7 +154,7 @@ def _cut_of_input(x: Layout, dims: range) -> _Cut:
 
 
 def _cut_of_output(shape: tuple[int, ...], dims: range, given: _Cut) -> _Cut:
-    """The cut that leaves the intervals where they are, and else the balanced one."""
+    """Return the cut that keeps the intervals if there is one, else the balanced one."""
     cut = _balanced(shape, dims, len(given.windows))
     assert cut.dim is not None
     return cut._replace(windows=in_units(given.intervals, cut.per_index, shape[cut.dim]))
@@ -167,7 +167,7 @@ def _balanced(shape: tuple[int, ...], dims: range, workers: int) -> _Cut:
 
 
 def _may_be_cut(shape: tuple[int, ...], dims: range) -> range:
-    """The dimensions of a group whose windows are intervals of its elements: all before them have length 1."""
+    """Return the dimensions of a group whose windows are intervals of its elements: all dimensions before them have length 1."""
     first_long = next((dim for dim in dims if shape[dim] != 1), dims.stop - 1)
     return range(dims.start, first_long + 1)
 

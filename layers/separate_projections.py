@@ -1,4 +1,4 @@
-"""Torch's multi-head attention with a parameter for each projection, which torch itself has only where they differ in size."""
+"""Torch's multi-head attention with a parameter for each projection, which torch itself has only if they differ in size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["SeparateProjections", "separated"]
 
 
 class SeparateProjections(nn.Module):
-    """A `torch.nn.MultiheadAttention` with a weight and a bias of its own for each projection."""
+    """A `torch.nn.MultiheadAttention` with a separate weight and bias for each projection."""
 
     q_proj_weight: nn.Parameter
     k_proj_weight: nn.Parameter
@@ -44,9 +44,9 @@ class SeparateProjections(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return what torch's module does, with the causal mask if `is_causal`; twice differentiable.
+        """Return the result of torch's module, with the causal mask if `is_causal`; twice differentiable.
 
-        The mask replaces scores, as in :mod:`adjointlab.layers.attention`. Torch adds it, and has NaN where a score is infinite.
+        The mask replaces scores, as in :mod:`adjointlab.layers.attention`. Torch adds it, and gets NaN if a score is infinite.
         """
         inputs = (
             (query, key, value) if self.batch_first else tuple(x.transpose(0, 1) for x in (query, key, value))
@@ -72,9 +72,9 @@ class SeparateProjections(nn.Module):
 
 
 def separated(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The state of the separate projections from a state_dict of torch's module.
+    """Return the state of the separate projections from a state_dict of torch's module.
 
-    Raises `ValueError` where the joint projection has no whole number of rows for each.
+    Raises `ValueError` if the rows of the joint projection are not a multiple of three.
     """
     result: dict[str, torch.Tensor] = {}
     for name, value in state.items():

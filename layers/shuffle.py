@@ -1,15 +1,15 @@
 """Pixel and channel shuffles of a tensor that is cut in any dimensions: blocks of channels or pixels stay together.
 
-    forward    x ← T x               of what is shuffled together, nothing is cut
+    forward    x ← T x               so that no block that is shuffled together is cut
                y = shuffle(x)        on each worker
-               y ← T y               to where it is wanted, if that is elsewhere
+               y ← T y               to the wanted layout, if that is another one
     adjoint    that of each step in the reverse order
 
-For an upscaling by r = 2 the r² channels of an output channel must lie on one worker: of the twelve channels of x over two
-workers, the cut moves from 6 to 8, and that of the three channels of y is at 2. Pixels are scaled where they are. The other way
-round, r x r pixels must lie on one worker, and channels stay where they are. Where they do so already, nothing is sent.
+For an upscaling by r = 2 the r² channels of an output channel must lie on one worker: with twelve channels of x over two workers,
+the cut moves from 6 to 8, and that of the three channels of y is at 2. Cuts of pixels are scaled. For a downscaling, r x r pixels
+must lie on one worker, and channels are not moved. If they do so already, nothing is sent.
 
-The channels of a channel shuffle are a matrix, of a row for each group, that is transposed: it is cut along its columns first.
+The channels of a channel shuffle are a matrix, with a row for each group, that is transposed: it is first cut along its columns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _PixelLayer(Rearrangement):
 
     def output_shape(self, module: nn.Module) -> tuple[int, ...]:
         shape = self.input_shape
-        # For its errors alone: on the device "meta" torch (2.13) has other words, and without elements another shape.
+        # Only for its errors: on the device "meta" torch (2.13) has other messages, and without elements another shape.
         result_of(module, torch.empty(0, *shape[-3:]) if len(shape) >= 3 else torch.empty(shape))
         return super().output_shape(module)
 
@@ -41,7 +41,8 @@ class _PixelLayer(Rearrangement):
 class PixelShuffle(_PixelLayer, torch_classes=(nn.PixelShuffle,)):
     """`torch.nn.PixelShuffle`; see :class:`Rearrangement`.
 
-    The output is cut where the input is, times the factor; its channels where those of the input are, or else balanced.
+    The cuts of the output are those of the input, times the factor; its channels are cut like those of the input if possible, else
+    balanced.
     """
 
     def plan(self, module: nn.Module, y_shape: tuple[int, ...]) -> None:
@@ -62,7 +63,8 @@ class PixelShuffle(_PixelLayer, torch_classes=(nn.PixelShuffle,)):
 class PixelUnshuffle(_PixelLayer, torch_classes=(nn.PixelUnshuffle,)):
     """`torch.nn.PixelUnshuffle`; see :class:`Rearrangement`.
 
-    The output is cut where the input is, divided by the factor, or else balanced; its channels where those of the input are.
+    The cuts of the output are those of the input, divided by the factor, if possible, else balanced; its channels are cut like those of
+    the input.
     """
 
     def plan(self, module: nn.Module, y_shape: tuple[int, ...]) -> None:
@@ -85,7 +87,7 @@ class PixelUnshuffle(_PixelLayer, torch_classes=(nn.PixelUnshuffle,)):
 class ChannelShuffle(Rearrangement, torch_classes=(nn.ChannelShuffle,)):
     """`torch.nn.ChannelShuffle`, for inputs (n, channels, ...); see :class:`Rearrangement`.
 
-    The output is cut where the input is, but for the channels, in multiples of the number of groups.
+    The output is cut like the input, except for the channels, which are cut at multiples of the number of groups.
     """
 
     def plan(self, module: nn.Module, y_shape: tuple[int, ...]) -> None:

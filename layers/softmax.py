@@ -5,7 +5,7 @@
                y = exp(x - m) / s;    log y = (x - m) - log s
     adjoint    that of each step in the reverse order, with 𝒜* = 𝒜
 
-𝒜 sums over the workers along the dimension; where it is not cut, nothing is sent.
+𝒜 sums over the workers along the dimension; if it is not cut, nothing is sent.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = ["LogSoftmax", "Softmax"]
 
 
 class _Exponentials(TorchLayer):
-    """The layout and the sum of both functions."""
+    """Base class of both functions, with their layout and their sum."""
 
     def lay_out(self, module: nn.Softmax | nn.LogSoftmax) -> None:
         comm, shape = self.comm, self.input_shape
         if not shape:
             raise ValueError("input_shape: () has no dimension")
-        result_of(module, torch.empty((0,) * len(shape)))  # it looks at the number of dimensions alone
+        result_of(module, torch.empty((0,) * len(shape)))  # this only checks the number of dimensions
         self.check_order(shape)
         # Without a `dim`, torch's own choice.
         dim = int(len(shape) not in (1, 3)) if module.dim is None else module.dim
@@ -61,14 +61,14 @@ class _Exponentials(TorchLayer):
         return self.of(x, exponentials, sums).to(self.dtype)
 
     def of(self, x: torch.Tensor, exponentials: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
-        """The function, from x less its maximum, its exponentials, and their sums."""
+        """Return the function's values, from x minus its maximum, its exponentials, and their sums."""
         raise NotImplementedError
 
 
 class Softmax(_Exponentials, torch_classes=(nn.Softmax,)):
     """`torch.nn.Softmax` over `partition`, of the order of the input, cut in any dimension, also in `dim`.
 
-    Raises `ValueError`, in torch's words, for a dimension that the input has not, and for a partition of another order.
+    Raises `ValueError`, with torch's message, for a dimension that the input does not have, and for a partition of another order.
     """
 
     def of(self, x: torch.Tensor, exponentials: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
@@ -76,7 +76,7 @@ class Softmax(_Exponentials, torch_classes=(nn.Softmax,)):
 
 
 class LogSoftmax(_Exponentials, torch_classes=(nn.LogSoftmax,)):
-    """`torch.nn.LogSoftmax` over `partition`; as :class:`Softmax`."""
+    """`torch.nn.LogSoftmax` over `partition`; see :class:`Softmax`."""
 
     def of(self, x: torch.Tensor, exponentials: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
         return x - torch.log(sums)

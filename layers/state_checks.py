@@ -1,4 +1,4 @@
-"""Checks of a state_dict that is to be loaded: what one rank was given wrongly is the same error on every rank, before any values move."""
+"""Checks of a state_dict before it is loaded: a wrong argument on one rank raises the same error on every rank, before values are sent."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["check_on", "check_shapes", "check_tensors", "name_below", "state_of"
 
 
 def check_on(comm: Communicator, root: int | None, check: Callable[[], None]) -> None:
-    """Collective: run `check` on the rank `root` alone, without one on each, and raise its `TypeError` or `ValueError` on every rank.
+    """Collective: run `check` on the rank `root`, or on each rank if that is None; raise its `TypeError` or `ValueError` on every rank.
 
-    Raises `ValueError` for a `root` that differs by rank, or is no rank.
+    Raises `ValueError` for a `root` that differs by rank, or is not a rank.
     """
     check_alike(comm, {"root": root})
     if root is not None:
@@ -28,7 +28,7 @@ def check_on(comm: Communicator, root: int | None, check: Callable[[], None]) ->
 
 
 def check_tensors(state: Mapping[str, torch.Tensor] | None) -> Mapping[str, torch.Tensor]:
-    """`state`; raise `TypeError` unless it is a mapping whose values are torch's tensors."""
+    """Return `state`; raise `TypeError` unless it is a mapping whose values are torch tensors."""
     given: object = state
     if not isinstance(given, Mapping):
         hint = "with root= the others may have none" if given is None else "pass that of the sequential model"
@@ -41,23 +41,23 @@ def check_tensors(state: Mapping[str, torch.Tensor] | None) -> Mapping[str, torc
         hint = "; torch.from_numpy makes one" if type(value).__module__ == "numpy" else ""
         if isinstance(value, Mapping):
             hint = f"; if that is the state_dict, pass state[{name!r}]"
-        raise TypeError(f"state: {name} is {described_type(value)}, no torch.Tensor{hint}")
+        raise TypeError(f"state: {name} is {described_type(value)}, not a torch.Tensor{hint}")
     return given
 
 
 def name_below(path: str, name: str) -> str:
-    """The name in a model of what is called `name` in the module at `path`."""
+    """Return the full name in a model of `name` in the module at `path`."""
     return f"{path}.{name}" if path else name
 
 
 def check_shapes(state: Mapping[str, torch.Tensor], needed: Mapping[str, torch.Tensor], path: str) -> None:
-    """Raise `ValueError` unless `state` has tensors of the names and shapes of those in `needed`, which errors name below `path`."""
+    """Raise `ValueError` unless `state` has tensors of the names and shapes of those in `needed`; errors prefix names by `path`."""
     if lacking := [
         f"{name_below(path, name)} {tuple(needed[name].shape)}" for name in needed if name not in state
     ]:
         raise ValueError(f"state: lacks {', '.join(lacking)}, which the layer needs")
     if unknown := [name_below(path, name) for name in state if name not in needed]:
-        raise ValueError(f"state: has {', '.join(unknown)}, which the layer has not")
+        raise ValueError(f"state: has {', '.join(unknown)}, which the layer does not have")
     for name, value in state.items():
         if value.shape != needed[name].shape:
             raise ValueError(
@@ -66,7 +66,7 @@ def check_shapes(state: Mapping[str, torch.Tensor], needed: Mapping[str, torch.T
 
 
 def state_of(module: nn.Module) -> Mapping[str, torch.Tensor]:
-    """The state_dict of `module`; raise `TypeError` for what is no module."""
+    """Return the state_dict of `module`; raise `TypeError` if it is not a module."""
     given: object = module
     if not isinstance(given, nn.Module):
         raise TypeError(

@@ -1,7 +1,7 @@
 """The state_dict of a sequential model, from and to a model of any form whose layers are distributed.
 
-A key of the sequential state_dict is the path of the layer in the model and the name that the sequential module has for the
-tensor: so a model has the keys of the sequential one if its layers stand at the same paths.
+A key of the sequential state_dict is the path of the layer in the model, followed by the sequential module's name for the
+tensor: so a model has the keys of the sequential one if its layers have the same paths.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["distributed_layers", "load_sequential_state_dict", "sequential_state
 
 
 def sequential_state_dict(model: nn.Module, root: int | None = None) -> dict[str, torch.Tensor]:
-    """Collective: the state_dict of the sequential model, on every rank; with a `root`, on that one, and empty elsewhere.
+    """Collective: return the state_dict of the sequential model on every rank; with a `root`, only on that one, and {} elsewhere.
 
-    Raises `ValueError` for parameters and buffers outside of distributed layers, as nobody says where they lie, and for a `root`
-    that is no rank.
+    Raises `ValueError` for parameters and buffers outside distributed layers, whose layout is not declared, and for a `root`
+    that is not a rank.
     """
     return {
         name_below(path, name): value
@@ -34,12 +34,12 @@ def sequential_state_dict(model: nn.Module, root: int | None = None) -> dict[str
 def load_sequential_state_dict(
     model: nn.Module, state: Mapping[str, torch.Tensor] | None, root: int | None = None
 ) -> None:
-    """Collective: take the values of the sequential model's state_dict, which every rank has; none is sent.
+    """Collective: copy the values of the sequential model's state_dict, which every rank has; none is sent.
 
-    With a `root` the state_dict is that of this rank. What the others give, such as `None`, is not looked at.
+    With a `root` the state_dict is that of this rank. The arguments of the others, such as `None`, are ignored.
 
-    Raises `ValueError` unless all names and shapes are those of the model, and for a `root` that is no rank or differs by rank, and
-    `TypeError` for what is not a state_dict of tensors: the same on every rank, and before anything is taken.
+    Raises `ValueError` unless all names and shapes are those of the model, and for a `root` that is not a rank or differs by rank, and
+    `TypeError` if it is not a state_dict of tensors: the same on every rank, and before anything is copied.
     """
     layers = distributed_layers(model, of_state=True)
     paths = [path for path, layer in layers.items() if _has_state(layer)]
@@ -48,7 +48,7 @@ def load_sequential_state_dict(
     def check() -> None:
         given = check_tensors(state)
         if unknown := [key for key in given if not any(_is_in(path, key) for path in paths)]:
-            raise ValueError(f"state: has {', '.join(unknown)}, which the model has not")
+            raise ValueError(f"state: has {', '.join(unknown)}, which the model does not have")
         for path in paths:
             start = name_below(path, "")
             own[path] = {key.removeprefix(start): value for key, value in given.items() if _is_in(path, key)}
@@ -63,11 +63,11 @@ def load_sequential_state_dict(
 
 
 def distributed_layers(model: nn.Module, *, of_state: bool = False) -> dict[str, DistributedParameters]:
-    """The distributed layers of a model by their paths. Raises `ValueError` for parameters that belong to none, and `TypeError`
-    for what is no module, such as ``model.parameters()``.
+    """Return the distributed layers of a model by their paths. Raises `ValueError` for parameters that belong to none, and `TypeError`
+    for an argument that is not a module, such as ``model.parameters()``.
 
-    With `of_state` as a state_dict counts: buffers that belong to none are refused too, and a layer that stands in the model
-    several times has all its paths, where otherwise it has its first.
+    With `of_state` as in a state_dict: buffers that belong to no layer are rejected too, and a layer that occurs in the model
+    several times has all its paths, otherwise only its first.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(
@@ -84,7 +84,7 @@ def distributed_layers(model: nn.Module, *, of_state: bool = False) -> dict[str,
         elif owned:
             raise ValueError(
                 f"model: {', '.join(name_below(path, name) for name in owned)} in {type(module).__name__}, which is not a distributed "
-                "layer: nobody says where they lie"
+                "layer: their layout is not declared"
             )
     return layers
 

@@ -1,7 +1,7 @@
-"""Stationary-x, -y and -w convolutions [Dryden19, sections 3.2-3.4]: x, y or w stays where it is, over a grid N x C x F x H x W.
+"""Stationary-x, -y and -w convolutions [Dryden19, sections 3.2-3.4]: x, y or w is not moved, over a grid N x C x F x H x W.
 
-◦_C is a dimension that is cut over the grid's dimension C, ◦ one cut over its own, * one that every worker has whole; ◦_{F×C} is
-cut over both C and F, the first of them running fastest. Stationary-w is the general case:
+◦_C is a dimension that is cut over the grid's dimension C, ◦ one cut over its own grid dimension, * one that every worker has whole;
+◦_{F×C} is cut over both C and F, the first of them running fastest. Stationary-w is the general case:
 
     forward    (1) x[◦, ◦_C, ◦, ◦] ← x[◦, ◦_{F×C}, ◦, ◦]                      all-gather over F
                (2) T_1[◦, ◦_F, ◦, ◦] ← ConvForward(x[◦, ◦_C, ◦, ◦], w[◦, ◦])
@@ -12,9 +12,9 @@ cut over both C and F, the first of them running fastest. Stationary-w is the ge
                (7) T_3[◦, ◦] ← ConvBackFilt(δy[◦, ◦_F, ◦, ◦], x[◦, ◦_C, ◦, ◦])
                (8) δw[◦, ◦] ← Σ̃_{N,H,W} T_3[◦, ◦]
 
-Stationary-x is the case F = 1, in which (1) and (6) fall away, and stationary-y the case C = 1, in which (3) and (4) do. Halos
-are exchanged between (1) and (2), and added up between (5) and (6). A parameter lies once: (8) is a sum to the worker with indices
-0 along N, H and W, and the next forward pass a broadcast from there, which together move what an all-reduce does.
+Stationary-x is the case F = 1, without (1) and (6), and stationary-y the case C = 1, without (3) and (4). Halos are exchanged
+between (1) and (2), and added up between (5) and (6). Parameters have no copies: (8) is a sum to the worker with indices 0 along
+N, H and W, and the next forward pass broadcasts from there; together these send as much as an all-reduce.
 
 For a grid with C = F = 2, the channels (quarters) of x, then of y, and the block of w that each worker has:
 
@@ -26,7 +26,7 @@ For a grid with C = F = 2, the channels (quarters) of x, then of y, and the bloc
        c=1 |  2 |  3 |        c=1 |  1 |  3 |     c=1 | w[01,23] | w[23,23] |     a column
            +----+----+            +----+----+         +----------+----------+
 
-So y lies on the transposed grid. The next layer takes it as it lies if its own grid is this one with C and F exchanged.
+So y lies on the transposed grid. The next layer needs no repartition if its grid is this one with C and F exchanged.
 """
 
 from __future__ import annotations
@@ -59,23 +59,23 @@ ALGORITHMS: Final = ("auto", "stationary-x", "stationary-y", "stationary-w")
 
 
 class StationaryConvolution(ConvolutionModule, torch_classes=(nn.Conv1d, nn.Conv2d, nn.Conv3d)):
-    """`torch.nn.Conv1d`, `2d` or `3d` that leaves x, y or w where it is, for inputs of `input_shape`.
+    """`torch.nn.Conv1d`, `2d` or `3d` that does not move x, y or w, for inputs of `input_shape`.
 
-    Made from a module of torch's, as :class:`~adjointlab.layers.convolution.Convolution` is; :class:`StationaryConv1d` to
+    Made from a torch module, like :class:`~adjointlab.layers.convolution.Convolution`; :class:`StationaryConv1d` to
     :class:`StationaryConv3d` also from torch's arguments. `algorithm` is one of
 
-    - "stationary-x" and "stationary-y", over `partition` = P_n x P_c x P_spatial: x and y are cut over all of it, as
-      normalisations and pools have them;
+    - "stationary-x" and "stationary-y", over `partition` = P_n x P_c x P_spatial: x and y are cut over all of it, as in
+      normalisations and pools;
     - "stationary-w", over `partition` = P_n x P_c x P_f x P_spatial: the channels of x and y are cut over P_c and P_f, those of y
       in the order of :attr:`next_partition`;
-    - "auto" (default): the last for a partition with P_f, and else of the first two the one that leaves the larger of x and y
-      where it is, of equal ones x. :attr:`algorithm` says which.
+    - "auto" (default): "stationary-w" for a partition with P_f, else the algorithm that does not move the larger of x and y, or x
+      if they are equal. :attr:`algorithm` has the choice.
 
     Every worker has a part of x, y and bias, and all cuts are balanced. With `groups` above 1 the channels are cut between
-    groups, and nothing but halos and parameters moves; P_c or P_f must then be 1.
+    groups, and only halos and parameters are sent; P_c or P_f must then be 1.
 
-    Raises `ValueError`, in torch's words, for what torch refuses, and for a padding mode other than "zeros" and "circular", another
-    algorithm, a partition of another order, and groups over both P_c and P_f.
+    Raises `ValueError`, with torch's message for arguments that torch rejects, and for a padding mode other than "zeros" and
+    "circular", another algorithm, a partition of another order, and groups over both P_c and P_f.
     """
 
     options = ("algorithm",)
@@ -101,7 +101,7 @@ class StationaryConvolution(ConvolutionModule, torch_classes=(nn.Conv1d, nn.Conv
         assert geometry.output is not None
         y_shape, outputs = (shape[0], self.out_channels, *self.output_sides), geometry.output.windows[2:]
         y = Layout(y_shape, over.of_y, [batch, y_channels, *outputs])
-        # The filters of a worker. Of groups, which P_c cuts, they are those of its own channels.
+        # The filters of a worker. With groups, which P_c cuts, they are those of its own channels.
         filters, filter_dim = (united(y_channels, c), 2) if self.groups == 1 else (y_channels, 1)
         summands = Layout(y_shape, grid, [batch, filters, *outputs], (0, filter_dim, *spatial))
         self.local_output_shape = summands.local_shape(self.rank)
@@ -121,7 +121,7 @@ class StationaryConvolution(ConvolutionModule, torch_classes=(nn.Conv1d, nn.Conv
         self._own(module, gathered, summands, y)
 
     def _own(self, module: nn.Module, x: Layout, summands: Layout, y: Layout) -> None:
-        """Take the parameters, each part of which lies once: where the indices along all that shares it are 0."""
+        """Register the parameters without copies: a part lies where the indices along grid dimensions that share it are 0."""
         grid, dtype = self.grid, dtype_name(self.dtype)
         columns, column_dim = (x.windows[1], x.axes[1]) if self.groups == 1 else (None, None)
         weight = Layout(
@@ -145,11 +145,11 @@ class StationaryConvolution(ConvolutionModule, torch_classes=(nn.Conv1d, nn.Conv
 
     @property
     def next_partition(self) -> Partition:
-        """The partition over which a next layer of the same algorithm takes the output as it lies: P_c and P_f are exchanged."""
+        """The partition over which a next layer of the same algorithm takes the output without moving it: P_c and P_f are exchanged."""
         return ChannelGrid(self.grid).exchanged if self.algorithm == "stationary-w" else self.partition
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The local tensor of y, from that of x. Under autocast the local products alone are of the lower precision."""
+        """Return the local tensor of y, from that of x. Under autocast only the local products have the lower precision."""
         (x,) = self.check_inputs(x)
         if self.gather_x is not None:
             x = carried(self.gather_x, x)
@@ -163,7 +163,7 @@ class StationaryConvolution(ConvolutionModule, torch_classes=(nn.Conv1d, nn.Conv
         return y + carried(self.spread_bias, self.bias).reshape(-1, *(1,) * len(self.stride))
 
     def summand(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """T_1 without the bias: this worker's filters, of its own channels."""
+        """Return T_1 without the bias: this worker's filters, applied to its own channels."""
         if 0 in (x.numel(), weight.numel(), *self.local_output_shape):
             return of_nothing(self.local_output_shape, self.convolve, x, weight)
         return self.convolve(x, weight, groups=weight.shape[0] * self.groups // self.out_channels or 1)
@@ -172,7 +172,7 @@ class StationaryConvolution(ConvolutionModule, torch_classes=(nn.Conv1d, nn.Conv
         """The algorithm, and its grid P_n x P_c x P_f x P_spatial."""
         given, dims = self.partition, len(self.kernel)
         if algorithm not in ALGORITHMS:
-            raise ValueError(f"algorithm: {algorithm!r} is none of {', '.join(ALGORITHMS)}")
+            raise ValueError(f"algorithm: {algorithm!r} is not one of {', '.join(ALGORITHMS)}")
         if algorithm == "auto":
             x_size, y_size = (
                 channels * math.prod(sides)
@@ -203,7 +203,7 @@ class StationaryConvolution(ConvolutionModule, torch_classes=(nn.Conv1d, nn.Conv
         return algorithm, Partition((n, c, f, *sides), given.ranks)
 
     def _channel_cuts(self, parts: int) -> tuple[Windows, Windows]:
-        """The windows of the channels of x and of y: balanced, of groups so that each lies in one part whole."""
+        """Return the windows of the channels of x and of y: balanced, and with groups such that no group is cut."""
         cut = balanced_cut(self.groups if self.groups > 1 else self.in_channels, parts)
         if self.groups == 1:
             return windows_of(cut), balanced_windows(self.out_channels, parts)

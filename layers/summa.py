@@ -1,4 +1,4 @@
-"""Algorithms of :mod:`~adjointlab.layers.matrix_product`, which has them in the paper's notation, as functions of local blocks."""
+"""The algorithms of :mod:`~adjointlab.layers.matrix_product`, described there in the paper's notation, as functions of local blocks."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from adjointlab.typing import Communicator
 __all__ = ["LocalProduct", "Panels", "StationaryA", "StationaryC", "transposed"]
 
 LocalProduct = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Of this rank's blocks of A and B: that of C. Collective."""
+"""A function from this rank's blocks of A and B to that of C. Collective."""
 
 
 @dataclass(frozen=True)
 class Panels:
-    """The largest width of a panel, and whether it comes again in the backward pass, rather than be kept for it."""
+    """The largest width of a panel, and True if it is sent again in the backward pass instead of being saved for it."""
 
     width: int | None = None
     recompute: bool = True
 
     def of(self, windows: Sequence[Window]) -> list[Window]:
-        """The ranges into which all windows cut a dimension, none of them wider than `width`."""
+        """Return the ranges into which all windows cut a dimension, none of them wider than `width`."""
         ends = sorted({end for window in windows for end in window})
         return [
             (start, min(start + (self.width or stop), stop))
@@ -50,7 +50,7 @@ class Panels:
         moves_of_a: Sequence[LinearOperator],
         moves_of_b: Sequence[LinearOperator],
     ) -> torch.Tensor:
-        """The product of local blocks, after some moves: in the layer's element type, whatever autocast multiplies in."""
+        """Return the product of local blocks after some moves, in the layer's element type, even under autocast."""
         # In older versions of torch a checkpoint has no forward mode.
         if not self.recompute or forward_ad._current_level >= 0:
             return _product(a, b, moves_of_a, moves_of_b).to(a.dtype)
@@ -77,7 +77,7 @@ class _Panel:
         self._part = (dim - whole.order, window[0] - start, width)
 
     def of(self, x: torch.Tensor) -> torch.Tensor:
-        """The panel's part of a local block; without elements on other workers."""
+        """Return the panel's part of a local block; without elements on other workers."""
         if self.is_own:
             return x.narrow(*self._part)
         return x.reshape(-1)[:0].reshape((0,) * x.ndim)
@@ -110,7 +110,7 @@ class StationaryC:
 
 
 class StationaryA:
-    """A panel of columns of B and C after the other; each worker multiplies its block of A."""
+    """Panels of columns of B and C, one after the other; each worker multiplies its block of A."""
 
     def __init__(
         self, comm: Communicator, a: Layout, b: Layout, c: Layout, dtype: str, panels: Panels
@@ -122,7 +122,7 @@ class StationaryA:
         for window in panels.of(b.windows[-1]):
             source, target = _Panel(b, last, window, rank), _Panel(c, last, window, rank)
             whole = source.layout.windows[-1]
-            # The inner dimension, cut over the rows of the grid, comes to lie along the columns, as that of A does.
+            # The inner dimension, cut over the rows of the grid, is moved to lie along the columns, like that of A.
             turned = Layout(
                 source.layout.shape,
                 with_index_zero(partition, rows),
@@ -153,7 +153,7 @@ def _product(
     moves_of_a: Sequence[LinearOperator],
     moves_of_b: Sequence[LinearOperator],
 ) -> torch.Tensor:
-    """The product of local blocks, after some moves."""
+    """Return the product of local blocks, after some moves."""
     for move in moves_of_a:
         a = carried(move, a)
     for move in moves_of_b:
@@ -162,7 +162,7 @@ def _product(
 
 
 def transposed(layout: Layout) -> Layout:
-    """The layout of the transposed matrices, over the same grid with rows for columns."""
+    """Return the layout of the transposed matrices, over the transposed grid."""
     *lead, rows, columns = range(layout.order)
     order = (*lead, columns, rows)
     partition = layout.partition

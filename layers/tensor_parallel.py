@@ -1,17 +1,17 @@
-"""Column- and row-parallel linear layers over a line of workers, as Megatron has them [Megatron26].
+"""Column- and row-parallel linear layers over a line of workers, as in Megatron [Megatron26].
 
     column      W and b cut by rows:      x whole ── f ──► x Wₛᵀ + bₛ ──► yₛ cut along its last dimension
     row         W cut by columns:         xₛ cut along its last dimension ──► xₛ Wₛᵀ ── g ──► y whole
 
-    f           nothing moves, and the adjoint all-reduces                      invariant → replicated
-    g = f*      all-reduces, and nothing moves in the adjoint                   partial → invariant
+    f           sends nothing, and the adjoint all-reduces                      invariant → replicated
+    g = f*      all-reduces, and the adjoint sends nothing                      partial → invariant
 
-A row-parallel layer after a column-parallel one takes what that returns: one all-reduce each way for the pair. With sequence
+A row-parallel layer takes the output of a column-parallel one directly: one all-reduce in each direction for the pair. With sequence
 parallelism x and y are cut along their first dimension in between: f becomes an all-gather and g a reduce-scatter, each the
-adjoint of the other. The bytes are those of the all-reduces, and no worker holds what only follows the whole tensor.
+adjoint of the other. They send as many bytes as the all-reduces, and no worker holds the whole x or y outside the pair of layers.
 
-The bias of the row-parallel layer lies on the first worker, which adds it to its summand: so the sum holds it once, and its
-gradient is whole under sequence parallelism too, without a reduction of its own.
+The bias of the row-parallel layer lies on the first worker, which adds it to its summand: so the sum contains it once, and its
+gradient is complete under sequence parallelism, too, without another reduction.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WHOLE, _INPUT = LocalType.INVARIANT, LocalType.REPLICATED
 
 
 class CopyToWorkers(LinearOperator):
-    """Megatron's f: a tensor that is the same on all workers of a line, which go on differently; the adjoint sums."""
+    """Megatron's f: a tensor that is the same on all workers of a line, which then use it differently; the adjoint sums."""
 
     symbol = "f"
     batched = True
@@ -57,11 +57,11 @@ class CopyToWorkers(LinearOperator):
         self.is_identity = layout.partition.size == 1
 
     def forward(self, x: Array) -> Array:
-        """A copy of x."""
+        """Return a copy of x."""
         return arrays.copy(x)
 
     def adjoint(self, y: Array) -> Array:
-        """The sum of all workers' y."""
+        """Return the sum of all workers' y."""
         return self.sum.forward(y)
 
 
@@ -85,11 +85,11 @@ class _TensorParallel(TorchLayer, torch_classes=(nn.Linear,)):
             raise ValueError(f"sequence_parallel: an input {shape} has no dimension but that of the features")
 
     def whole(self, shape: Sequence[int]) -> Layout:
-        """The layout of a tensor that all workers hold."""
+        """Return the layout of a tensor that all workers hold."""
         return Layout(shape, self.partition, axes=(None,) * len(shape))
 
     def parts(self, shape: Sequence[int], dim: int, cut: Sequence[int] | None = None) -> Layout:
-        """The layout of a tensor that is cut along dimension `dim`, at `cut` or in balanced parts."""
+        """Return the layout of a tensor that is cut along dimension `dim`, at `cut` or in balanced parts."""
         dim %= len(shape)
         dims = range(len(shape))
         with arguments_renamed(cuts="cut"):
@@ -101,11 +101,11 @@ class _TensorParallel(TorchLayer, torch_classes=(nn.Linear,)):
             )
 
     def copy(self, shape: Sequence[int]) -> CopyToWorkers:
-        """f, for tensors of that shape."""
+        """Return f for tensors of this shape."""
         return CopyToWorkers(self.comm, self.whole(shape), dtype=dtype_name(self.dtype))
 
     def gather(self, layout: Layout, dim: int, *, invariant: bool) -> AllGather:
-        """The all-gather of dimension `dim`, for workers that all go on alike (`invariant`) or each in its own way."""
+        """Return the all-gather of dimension `dim`, for workers that then all use it in the same way (`invariant`) or differently."""
         return AllGather(
             self.comm,
             layout,
@@ -115,7 +115,7 @@ class _TensorParallel(TorchLayer, torch_classes=(nn.Linear,)):
         )
 
     def separate_bias(self, layout: Layout, target: Layout, target_type: LocalType | None) -> None:
-        """Return the bias beside y instead of adding it: from its own layout to `target`, with copies of `target_type`."""
+        """Make the bias a second output instead of adding it: from its layout to `target`, with copies of `target_type`."""
         self.spread_bias = Repartition(
             self.comm,
             layout,
@@ -127,11 +127,11 @@ class _TensorParallel(TorchLayer, torch_classes=(nn.Linear,)):
         self.codomain = Space(y, replace(bias, name="bias"))
 
     def local_product(self, x: torch.Tensor) -> torch.Tensor:
-        """x Wₛᵀ, with the bias, unless that is returned."""
+        """Return x Wₛᵀ, with the bias unless that is an output."""
         return affine_summand(x, self.weight, None if self.skip_bias_add else self.bias).to(x.dtype)
 
     def results(self, y: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
-        """y; with `skip_bias_add` that and the bias, or `None` without one."""
+        """Return y; with `skip_bias_add` y and the bias, or `None` without one."""
         if not self.skip_bias_add:
             return y
         return y, None if self.bias is None else apply(self.spread_bias, self.bias)
@@ -145,7 +145,7 @@ class ColumnParallelLinear(_TensorParallel):
     `gather_output` it is whole on every worker. With `skip_bias_add` the bias is not added, but returned as a second result,
     in the parts of y's features. `cut` has the boundaries of the output features (default: balanced).
 
-    Raises `ValueError` for an input that does not end in `in_features`, a partition that is no line, and, as Megatron does,
+    Raises `ValueError` for an input that does not end in `in_features`, a partition that is not a line, and, as Megatron does,
     for `gather_output` together with `sequence_parallel`.
     """
 
@@ -200,7 +200,7 @@ class RowParallelLinear(_TensorParallel):
     the same gradient (invariant); with `sequence_parallel` it is cut along its first dimension. With `skip_bias_add` the bias is
     not added, but returned as a second result, on every worker. `cut` has the boundaries of the input features (default: balanced).
 
-    Raises `ValueError` for an input that does not end in `in_features`, a partition that is no line, and, as Megatron does,
+    Raises `ValueError` for an input that does not end in `in_features`, a partition that is not a line, and, as Megatron does,
     for `sequence_parallel` with an input that is not parallel.
     """
 
@@ -233,7 +233,7 @@ class RowParallelLinear(_TensorParallel):
         bias = Layout((outputs,), Partition((1,), self.partition.ranks[:1]), axes=(None,))
         self.own(module, {"weight": self.parts((outputs, module.in_features), 1, cut), "bias": bias})
         if skip_bias_add and module.bias is not None:
-            # With y cut each worker adds the bias to another part, and its gradient is the sum over the parts.
+            # If y is cut, each worker adds the bias to another part, and its gradient is the sum over the parts.
             self.separate_bias(bias, self.whole((outputs,)), _INPUT if sequence_parallel else _WHOLE)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:

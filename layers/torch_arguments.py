@@ -1,4 +1,4 @@
-"""Arguments of torch's functions, as a subclass of tensors is given them by ``__torch_function__``."""
+"""Arguments of torch's functions, as ``__torch_function__`` of a tensor subclass gets them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["entries"]
 
 
 def entries(arguments: Iterable[Any]) -> list[Any]:
-    """The arguments, and the entries of those that are sequences."""
+    """Return the arguments, with the entries of those that are sequences in place of these."""
     return [
         entry
         for argument in arguments

@@ -1,4 +1,4 @@
-"""Torch's own modules as the source of arguments, defaults, errors and shapes of the distributed layers."""
+"""Torch's modules as the source of arguments, defaults, errors and shapes of the distributed layers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 Sides: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
-"""An integer of any library, or a sequence of one, or of one for each spatial dimension."""
+"""An integer of any library, or a sequence of one integer, or of one for each spatial dimension."""
 
 TorchClasses: TypeAlias = tuple[type[nn.Module], ...]
 
@@ -49,21 +49,21 @@ _BY_SPATIAL_DIMS: tuple[TorchClasses, ...] = tuple(
 
 
 def spatial_dims(module: nn.Module | type[nn.Module]) -> int:
-    """The number of spatial dimensions of a convolution or pool of torch's, or of its class."""
+    """Return the number of spatial dimensions of a torch convolution or pool, or of its class."""
     kind = module if isinstance(module, type) else type(module)
     return next(dims for dims, classes in enumerate(_BY_SPATIAL_DIMS, 1) if issubclass(kind, classes))
 
 
 def function_of_dims(name: str, dims: int) -> Callable[..., Any]:
-    """Torch's function of that name for so many spatial dimensions, such as `torch.nn.functional.conv2d`."""
+    """Return torch's function of that name for `dims` spatial dimensions, such as `torch.nn.functional.conv2d`."""
     function: Callable[..., Any] = getattr(functional, f"{name}{dims}d")
     return function
 
 
 def per_dim(name: str, value: Sides, dims: int) -> tuple[int, ...]:
-    """The sizes in each of `dims` dimensions, from one for all or one for each.
+    """Return the sizes in each of `dims` dimensions, from one for all or one for each.
 
-    Raises `ValueError`, with torch's words, for anything else.
+    Raises `ValueError`, with torch's message, for anything else.
     """
     try:
         given = _integers(value)
@@ -75,16 +75,16 @@ def per_dim(name: str, value: Sides, dims: int) -> tuple[int, ...]:
 
 
 def result_of(module: nn.Module, *inputs: object) -> torch.Tensor:
-    """The (first) result of `module` for inputs that cost nothing: without samples, or without memory.
+    """Return the (first) result of `module` for inputs that cost nothing: without samples, or without memory.
 
-    Torch checks arguments and shapes in a call, and first of all: so an empty batch is enough to learn the shape of
-    the result, and whether there is one. Raises `ValueError`, in torch's words, for what torch refuses.
+    Torch checks arguments and shapes at the start of a call: so an empty batch suffices to get the shape of the result, or
+    torch's error. Raises `ValueError`, with torch's message, for arguments that torch rejects.
     """
-    # A hint about speed, which torch gives once in a process, is for those who call the module themselves.
+    # A warning about speed, which torch gives once per process, is meant for users who call the module themselves.
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            # `forward`, as the module's hooks are not meant for this call.
+            # `forward`, since the module's hooks are not meant for this call.
             result: torch.Tensor | tuple[torch.Tensor, ...] = module.forward(*inputs)
         except (RuntimeError, ValueError, IndexError) as error:
             raise ValueError(str(error)) from None
@@ -92,21 +92,21 @@ def result_of(module: nn.Module, *inputs: object) -> torch.Tensor:
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """The device of a module's parameters and buffers; the host for one that has none."""
+    """Return the device of a module's parameters and buffers; the host if it has none."""
     tensors = (*module.parameters(), *module.buffers())
     return tensors[0].device if tensors else torch.device("cpu")
 
 
 def uninitialised_copy(module: nn.Module, device: torch.device) -> nn.Module:
-    """A copy of `module`, without its hooks, whose parameters and buffers are new tensors on `device`, of arbitrary values.
+    """Return a copy of `module` without hooks, whose parameters and buffers are new, uninitialised tensors on `device`.
 
-    The tensors go into the memo of the deep copy, so that none of the module's is ever copied, and a tensor that the
+    The tensors go into the memo of the deep copy, so that none of the module's is copied, and a tensor that the
     module has under two names stays one tensor.
     """
     memo: dict[int, object] = {
         id(tensor): torch.empty_like(tensor, device=device) for tensor in module.buffers()
     }
-    # Hooks are the caller's, and may belong to objects that cannot be copied. Torch (2.13) keeps them in dictionaries.
+    # Hooks belong to the caller, and maybe to objects that cannot be copied. Torch (2.13) keeps them in dictionaries.
     attributes = [item for part in module.modules() for item in vars(part).items()]
     memo |= {
         id(hooks): type(hooks)() for name, hooks in attributes if "_hooks" in name and isinstance(hooks, dict)
@@ -118,17 +118,17 @@ def uninitialised_copy(module: nn.Module, device: torch.device) -> nn.Module:
 
 
 def parameters_of(torch_class: Callable[..., nn.Module]) -> frozenset[str]:
-    """The names of the arguments that a class of torch's takes."""
-    return _parameters_of(torch_class)  # in two, for mypy takes a class for no argument of a cached function
+    """Return the names of the arguments that a torch class takes."""
+    return _parameters_of(torch_class)  # separate, since mypy rejects a class as an argument of it
 
 
-@cache  # every rank asks, for each layer
+@cache  # called by every rank for each layer
 def _parameters_of(torch_class: Callable[..., nn.Module]) -> frozenset[str]:
     return frozenset(inspect.signature(torch_class).parameters)
 
 
 def dtype_name(dtype: torch.dtype | None) -> str:
-    """The lab's name for an element type of torch, by default torch's own default; raise `TypeError` for what is none."""
+    """Return the lab's name for a torch element type, by default torch's default; raise `TypeError` if it is not one."""
     given: object = torch.get_default_dtype() if dtype is None else dtype
     if not isinstance(given, torch.dtype):
         raise TypeError(f"dtype: {given!r} is not a torch.dtype, such as torch.float32")

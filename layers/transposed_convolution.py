@@ -6,8 +6,8 @@
                y = R_{P→P_y} ŷ
     adjoint    δŷ = R* δy    (δx̂, δŵ, δb̂) = ConvTranspose* δŷ    δx = H* B* δx̂    δw = B* δŵ    δb = B* δb̂
 
-Every worker computes its own outputs whole, from the inputs that contribute to them: so inputs at a border go to both sides, and no
-partial outputs are summed. Output o takes input i with the weight k where o + padding = i * stride + k * dilation:
+Every worker computes its outputs completely, from all inputs that contribute to them: so inputs at a border go to both sides, and no
+partial outputs are summed. Output o takes input i with the weight k if o + padding = i * stride + k * dilation:
 
         inputs   | 0  1 | 2  3 |        stride 2, kernel 3, padding 1, over two workers
         outputs  | 0  1  2  3 | 4  5  6 |
@@ -49,11 +49,11 @@ class TransposedConvolution(
 ):
     """`torch.nn.ConvTranspose1d`, `2d` or `3d` over `partition` = P_n x P_co x P_ci x P_spatial, for inputs of `input_shape`.
 
-    Input, output and groups lie as those of :class:`~adjointlab.layers.convolution.Convolution`. A call takes no `output_size`;
-    `output_padding` says which of the possible sizes is meant.
+    Input, output and groups are laid out as in :class:`~adjointlab.layers.convolution.Convolution`. A call takes no `output_size`;
+    `output_padding` selects one of the possible sizes.
 
-    Raises `ValueError`, in torch's words, for what torch refuses, and for a partition of another order, and groups over both P_co
-    and P_ci.
+    Raises `ValueError`, with torch's message for arguments that torch rejects, and for a partition of another order and groups over
+    both P_co and P_ci.
     """
 
     def lay_out(self, module: _TorchTransposed) -> None:
@@ -75,7 +75,7 @@ class TransposedConvolution(
             channels, (self.in_channels, self.out_channels // self.groups, *self.kernel)
         )
         self.trims: tuple[int, ...] = ()
-        """The lengths by which the full result falls short of this worker's outputs, the last dimension first, as torch's `pad` has it."""
+        """The lengths by which the full result falls short of this worker's outputs, in torch's order for `pad`: last dimension first."""
         if partition.is_active(self.rank):
             index = partition.index(self.rank)[3:]
             self.trims = tuple(
@@ -87,7 +87,7 @@ class TransposedConvolution(
         self.compose(module, x, y, weight, bias, window=windows)
 
     def _read(self, module: _TorchTransposed, dims: int) -> tuple[int, ...]:
-        """Take the module's arguments; return the spatial sides of the output."""
+        """Read the module's arguments; return the spatial sides of the output."""
         shape = self.input_shape
         self.in_channels, self.out_channels = module.in_channels, module.out_channels
         self.groups = module.groups
@@ -101,22 +101,22 @@ class TransposedConvolution(
         self.dilation = per_dim("dilation", module.dilation, dims)
         more = per_dim("output_padding", module.output_padding, dims)
         if any(extra >= max(s, d) for extra, s, d in zip(more, self.stride, self.dilation, strict=True)):
-            # Torch refuses this in these words, but not for the empty batch.
+            # Torch raises this error, but not for the empty batch.
             raise ValueError(
                 f"output padding must be smaller than either stride or dilation, but got output_padding: {more} stride: "
                 f"{self.stride} dilation: {self.dilation}"
             )
         self.kernel_reach = tuple(d * (k - 1) for d, k in zip(self.dilation, self.kernel, strict=True))
-        # As of the convolution: in single precision libraries choose other algorithms by the shape, which a cut changes.
+        # As for the convolution: in single precision libraries choose the algorithm by the shape, which a cut changes.
         self.rounding = 0.0 if self.dtype == torch.float64 else 2.0**-18
         return sides
 
     def inputs_of(self, outputs: Sequence[tuple[Window, ...]], x: Layout) -> Layout:
-        """The windows of x that contribute to the windows of outputs in the spatial dimensions."""
+        """Return the windows of x that contribute to the windows of outputs in the spatial dimensions."""
         return _needed(x, tuple(outputs), self.stride, self.padding, self.kernel_reach)
 
     def _trims(self, dim: int, inputs: Window, outputs: Window) -> tuple[int, int]:
-        """By how much the full result of these inputs has to grow on the left and right to be these outputs."""
+        """Return the lengths by which the full result of these inputs must be extended, left and right, to be these outputs."""
         first, last = inputs[0] * self.stride[dim], (inputs[1] - 1) * self.stride[dim]
         start, stop = (position + self.padding[dim] for position in outputs)
         return first - start, stop - (last + self.kernel_reach[dim] + 1)
@@ -134,7 +134,7 @@ class TransposedConvolution(
         return y + bias.reshape(-1, *(1,) * len(self.stride))
 
 
-@lru_cache(maxsize=64)  # it takes a step for each worker, and every rank asks
+@lru_cache(maxsize=64)  # linear in the number of workers, and called by every rank
 def _needed(
     x: Layout,
     outputs: tuple[tuple[Window, ...], ...],

@@ -20,21 +20,21 @@ class Upsample(Resampling, torch_classes=(nn.Upsample,)):
     """`torch.nn.Upsample` over `partition` = P_n x P_c x P_spatial, in all modes that are linear and separable.
 
     That is "nearest", "linear", "bilinear", "bicubic" and "trilinear", to a size or by a factor, which may be below 1, with aligned
-    corners or without. It is the layer for what `torch.nn.functional.interpolate` does without antialiasing.
+    corners or without. It is the layer for `torch.nn.functional.interpolate` without antialiasing.
 
-    Where a factor such as 1.2 leaves a side's length as it is, or one such as 2.1 doubles it, torch's backward pass of "nearest" in one and three
-    dimensions is not the adjoint of its forward pass (2.13); the layer's is.
+    If a factor such as 1.2 does not change a side's length, or one such as 2.1 doubles it, torch's backward pass of "nearest" in one and
+    three dimensions is not the adjoint of its forward pass (2.13); the layer's is.
 
-    Raises what :class:`Resampling` raises.
+    Raises the errors of :class:`Resampling`.
     """
 
     def lay_out(self, module: nn.Module) -> None:
         super().lay_out(module)
         if str(module.mode).startswith("nearest"):
-            self.rounding = 0.0  # values move
+            self.rounding = 0.0  # values are only moved
 
     def output_shape(self, module: nn.Module) -> tuple[int, ...]:
-        # An empty batch, not the device "meta", for which torch interpolates by Python code that takes milliseconds.
+        # An empty batch, not the device "meta", for which torch interpolates in Python code that takes milliseconds.
         lead = self.input_shape[:1]
         y = result_of(module, torch.empty([0] * len(lead) + list(self.input_shape[1:])))
         return (*lead, *y.shape[1:])
@@ -57,17 +57,17 @@ class UpsamplingBilinear2d(Upsample, torch_classes=(nn.UpsamplingBilinear2d,)):
 
 
 def _each(value: Any, dims: int) -> tuple[Any, ...]:
-    """An argument for each spatial dimension, of one for all or one for each."""
+    """Return an argument for each spatial dimension, from one for all or one for each."""
     return tuple(value) if isinstance(value, tuple | list) else (value,) * dims
 
 
 def _interpolated(
     module: nn.Upsample, dims: int, size: int | None, factor: float | None, x: torch.Tensor
 ) -> torch.Tensor:
-    """Torch's interpolation along the first of `dims` spatial dimensions, the others of which have a length of 1.
+    """Return torch's interpolation along the first of `dims` spatial dimensions, the others of which have length 1.
 
-    Not its interpolation of one dimension: the cubic one is for two dimensions only, and the nearest element to a fraction of 1.3 is
-    another in one dimension than in two (torch 2.13).
+    Not torch's one-dimensional interpolation: the cubic one exists for two dimensions only, and for a factor of 1.3 the nearest element
+    differs between one dimension and two (torch 2.13).
     """
     others = (1,) * (dims - 1)
     y: torch.Tensor = functional.interpolate(

@@ -1,7 +1,7 @@
-"""Utilities of torch that compute with all parameters or gradients of a model, for models whose layers are distributed.
+"""Torch's utilities that compute with all parameters or gradients of a model, for models with distributed layers.
 
-All are collective, over the communicators of the model's layers. A parameter outside of distributed layers is refused, since
-nobody says whether ranks have copies or parts of it.
+All are collective, over the communicators of the model's layers. They reject a parameter outside distributed layers, since it is
+not declared whether ranks have copies or parts of it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ __all__ = [
 def get_total_norm(
     model: nn.Module, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> torch.Tensor:
-    """Collective: the norm of the gradients of all parameters of `model`, as `torch.nn.utils.get_total_norm` of the sequential one's.
+    """Collective: return the norm of all gradients of `model`, like `torch.nn.utils.get_total_norm` for the sequential model.
 
     The same number on every rank. A gradient that is `None` counts as one without elements, and a parameter that several layers have
-    counts once. Raises `RuntimeError`, with
-    `error_if_nonfinite`, on every rank for a norm that is infinite or NaN.
+    counts once. With `error_if_nonfinite`, raises `RuntimeError` on every rank for a norm that is infinite or NaN.
     """
     norm_type = real_number("norm_type", norm_type)
-    # Of a part without elements: the number that changes no norm.
+    # The norm of a part without elements: the number that changes no norm.
     neutral = 0.0 if norm_type >= 0 else math.inf
     norms, dtype, device = [], torch.get_default_dtype(), torch.device("cpu")
     seen: set[int] = set()
@@ -52,7 +51,7 @@ def get_total_norm(
             seen.add(id(parameter))
             if is_new and gradient is not None and gradient.numel():
                 own[index] = float(torch.linalg.vector_norm(gradient.detach(), norm_type))
-        # Gathered, not reduced: every rank adds in the same order, and MPI leaves open what its maximum makes of NaN.
+        # Gathered, not reduced: every rank adds in the same order, and MPI does not define its maximum for NaN.
         every = np.empty((layer.comm.Get_size(), len(own)))
         layer.comm.Allgather(own, every)
         norms += [_norm_of_parts(parts, norm_type) for parts in torch.from_numpy(every.T.copy())]
@@ -69,7 +68,7 @@ def clip_grad_norm_(
 ) -> torch.Tensor:
     """Collective: scale the gradients of `model` as `torch.nn.utils.clip_grad_norm_` does those of the sequential one.
 
-    Every rank scales by the same factor. Returns, and raises, what :func:`get_total_norm` does.
+    Every rank scales by the same factor. Returns the norm, and raises, as :func:`get_total_norm` does.
     """
     total = get_total_norm(model, norm_type, error_if_nonfinite)
     factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
@@ -81,7 +80,7 @@ def clip_grad_norm_(
 
 
 def sequential_gradients(model: nn.Module, root: int | None = None) -> dict[str, torch.Tensor]:
-    """Collective: the whole gradients of the sequential model by the names of its parameters, on every rank; with a `root`, on that one.
+    """Collective: return the global gradients by the sequential model's names, on every rank; with a `root`, only on that one.
 
     A rank's gradient that is `None` counts as zeros.
     """
@@ -99,16 +98,16 @@ def sequential_gradients(model: nn.Module, root: int | None = None) -> dict[str,
 
 
 def parameters_to_vector(model: nn.Module) -> torch.Tensor:
-    """Collective: all parameters of the sequential model in one vector, on every rank; no gradient goes through it.
+    """Collective: return all parameters of the sequential model in one vector, on every rank, without a graph.
 
-    A parameter that several layers have stands there once, as in ``model.parameters()``.
+    A parameter that several layers have occurs once, as in ``model.parameters()``.
     """
     wholes = [layer.gathered(tensor).reshape(-1) for layer, tensor in _parameters(model)]
     return torch.cat(wholes) if wholes else torch.empty(0)
 
 
 def vector_to_parameters(vector: torch.Tensor, model: nn.Module) -> None:
-    """Take all parameters from a vector like that of :func:`parameters_to_vector`, which every rank has; nothing is sent.
+    """Set all parameters from a vector like that of :func:`parameters_to_vector`, which every rank has; nothing is sent.
 
     Raises `ValueError` for a vector of another length.
     """
@@ -125,12 +124,12 @@ def vector_to_parameters(vector: torch.Tensor, model: nn.Module) -> None:
 
 
 def _norm_of_parts(parts: torch.Tensor, norm_type: float) -> torch.Tensor:
-    """The norm of a tensor from those of its parts; of order 0, the number of elements that are not 0."""
+    """Return the norm of a tensor from those of its parts; for order 0, the number of elements that are not 0."""
     return parts.sum() if norm_type == 0 else torch.linalg.vector_norm(parts, norm_type)
 
 
 def _parameters(model: nn.Module) -> Iterator[tuple[DistributedParameters, Tensor]]:
-    """All parameters, with the first of the layers that have them."""
+    """Yield all parameters, each with the first layer that has it."""
     seen: set[int] = set()
     for layer in distributed_layers(model).values():
         for tensor in layer.parameter_space.tensors:

@@ -1,4 +1,4 @@
-"""The part of a whole tensor that a rank holds."""
+"""The part of a global tensor that a rank holds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["local_window"]
 
 
 def local_window(whole: torch.Tensor, layout: Layout, rank: int) -> torch.Tensor:
-    """A copy of the part of a whole tensor that `rank` holds; of zero volume on a rank that holds nothing.
+    """Return a copy of the part of a global tensor that `rank` holds; a tensor of zero volume for a rank that holds nothing.
 
     Raises `ValueError` for a tensor of another shape than that of `layout` and a negative rank, and `TypeError` for arguments of
     other types.

@@ -25,12 +25,12 @@ class AllGather(SegmentedOperator):
     """Makes dimension `dim` of x whole on every worker of the segments along which it is cut.
 
     `layout` lays x over its partition; dimension `dim` is cut along one dimension p of the partition, in any widths,
-    empty ones too. y lies as x does, with that dimension whole. The workers along p then hold copies, of the local type
+    empty ones too. y has the layout of x, with that dimension whole. The workers along p then hold copies, of the local type
     `copies`:
 
-    - "varying": each copy has a memory of its own, as in [Hewett21], and the adjoint sums, which is a reduce-scatter;
-    - "replicated": so it does, what it sums being the summands of one cotangent;
-    - "invariant": the copies count once, and the adjoint keeps of the cotangent what is this worker's, without a message.
+    - "varying": each copy counts separately, as in [Hewett21], and the adjoint sums, which is a reduce-scatter;
+    - "replicated": the same, and the adjoint sums the summands of one cotangent;
+    - "invariant": the copies count once, and the adjoint keeps this worker's part of the cotangent, without a message.
 
     `types` are the local types of x, for each dimension of the partition; y has the same along all but p.
     For forward, adjoint and errors see :class:`SegmentedOperator`. Also raises `ValueError` for a dimension that is not cut.

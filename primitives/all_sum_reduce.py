@@ -31,13 +31,13 @@ __all__ = ["AllSumReduce"]
 class AllSumReduce(LinearOperator):
     """𝒜 over dimensions `dims` of P_x: every worker gets the sum of the local tensors along them.
 
-    `layout` lays x over P_x; y lies as x does. Workers that are summed hold the same window of x, each with its own
+    `layout` lays x over P_x; y has the same layout. Workers that are summed hold the same window of x, each with its own
     values. ``forward(x)`` and ``adjoint(y)`` take the local tensor and return a fresh one, or `out` (row-major, sharing
     no memory with the argument); a worker outside P_x returns a copy of its tensor of zero volume.
 
-    Raises `ValueError` for dimensions that the partition has not, for workers that are summed but hold different
+    Raises `ValueError` for dimensions that the partition does not have, for workers that are summed but hold different
     windows, for ranks beyond the communicator's, and in a call, before its first message, for a local tensor that
-    is not what the layout says.
+    does not match the layout.
     """
 
     symbol = "𝒜"

@@ -6,9 +6,9 @@ The first dimension is distributed over dimension 0 of the grid, the second is w
 dimensions 1 and 2. Grid dimensions that are not named are *redundant*: along them lie copies, or summands of a sum Σ̃.
 
 A distribution over several grid dimensions is nested: the tensor's dimension is cut along the first, and each part along
-the next. Each cut is balanced, and then so is the whole (⌊⌊n/p⌋/q⌋ = ⌊n/pq⌋, and so for ⌈ ⌉): the largest part has at
-most one element more than the smallest. So what is distributed over fewer dimensions, without the last ones, is a union
-of whole parts, and [Dryden19]'s ◦_{d'} ← ◦_d and ◦_d ← ◦_{d'} are a discard and a segmented all-gather.
+the next. Each cut is balanced, and then so is the whole (⌊⌊n/p⌋/q⌋ = ⌊n/pq⌋, and likewise for ⌈ ⌉): the largest part has at
+most one element more than the smallest. A part of a distribution over fewer dimensions, without the last ones, is a union
+of whole parts, so [Dryden19]'s ◦_{d'} ← ◦_d and ◦_d ← ◦_{d'} are a discard and a segmented all-gather.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Assignment:
     """For each dimension of a tensor the grid dimensions that it is distributed over, () for a whole one.
 
     `summed` are the redundant grid dimensions along which summands lie; along the other redundant ones lie copies. Make it
-    with :func:`checked_assignment`, which checks.
+    with :func:`checked_assignment`, which validates it.
     """
 
     dims: tuple[tuple[int, ...], ...]
@@ -54,18 +54,18 @@ class Assignment:
 
 
 def subscript(axes: Sequence[int]) -> str:
-    """Grid dimensions as the notation writes them: ``_0`` or ``_{1,2}``."""
+    """Grid dimensions in the notation: ``_0`` or ``_{1,2}``."""
     return f"_{axes[0]}" if len(axes) == 1 else f"_{{{','.join(map(str, axes))}}}"
 
 
 def checked_assignment(
     name: str, grid: Partition, order: int, dims: Sequence[Sequence[int]], summed: Sequence[int] = ()
 ) -> Assignment:
-    """Check and make the assignment of a tensor of `order` dimensions; `name` is what the caller calls `dims`.
+    """Check and make the assignment of a tensor of `order` dimensions; `name` is the caller's name for `dims`.
 
     Raises `ValueError` for a number of entries that is not the order, for grid dimensions that do not exist or that are
-    repeated, and for summands along a dimension that the tensor is distributed over; `TypeError` for what is not an integer.
-    Errors about `summed` call it ``partial``.
+    repeated, and for summands along a dimension that the tensor is distributed over; `TypeError` for values that are not
+    integers. Errors about `summed` call it ``partial``.
     """
     try:
         entries = tuple(integers(name, axes) for axes in tuple(dims))
@@ -122,7 +122,7 @@ def layout_of(grid: Partition, shape: tuple[int, ...], assigned: Assignment) -> 
     redundant = assigned.redundant(grid.shape)
     distributed = [axes for axes in assigned.dims if axes]
     sides = [math.prod(grid.shape[axis] for axis in axes) for axes in distributed]
-    # Grid dimensions in the order in which they cut the tensor, so that merging some of them is reading them in a row.
+    # Grid dimensions in the order in which they cut the tensor, so that those to be merged are adjacent.
     ranks = np.array(grid.ranks).reshape(grid.shape).transpose(*assigned.used, *redundant).ravel()
     partition = Partition([*sides, *(grid.shape[axis] for axis in redundant)], ranks.tolist())
     merged_dim = {axes: dim for dim, axes in enumerate(distributed)}

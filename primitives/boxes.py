@@ -1,6 +1,6 @@
 """Boxes of global indices, one interval for each dimension of a tensor, and local tensors that are made of boxes.
 
-Pure data. An interval (start, stop) is half open, as a slice is; a box is empty where any of its intervals is.
+Pure data. An interval (start, stop) is half open, as a slice is; a box is empty if any of its intervals is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 Box: TypeAlias = tuple[Window, ...]
 
 ViewIndex: TypeAlias = tuple[slice | EllipsisType, ...]
-"""An index that gives a view of an array. The trailing ``...`` makes it one for arrays of order 0 and for batches too."""
+"""An index that gives a view of an array. With the trailing ``...`` it also does for arrays of order 0, and for batches."""
 
 
 def size_of(box: Box) -> int:
@@ -54,7 +54,7 @@ def intersection(one: Box, other: Box) -> Box | None:
 
 
 def relative_to(window: Box, box: Box) -> Box:
-    """A box of global indices as one of the local tensor that holds `window`."""
+    """Return a box of global indices in the coordinates of the local tensor that holds `window`."""
     return tuple((start - first, stop - first) for (start, stop), (first, _) in zip(box, window, strict=True))
 
 
@@ -75,7 +75,7 @@ def region_in(buffer: Buffer, window: Box, box: Box) -> Region:
 
 @dataclass(frozen=True)
 class Assembly:
-    """Order in which a local tensor is made of boxes: clear some parts, copy boxes, then add the other boxes.
+    """The steps that make a local tensor of boxes: clear some parts, copy boxes, then add the other boxes.
 
     `copied` and `added` are positions in the list of boxes. A box is added after all copies, in the order given.
     """
@@ -86,13 +86,13 @@ class Assembly:
 
 
 def assemble(shape: Sequence[int], boxes: Sequence[Box], disjoint_or_equal: bool) -> Assembly:
-    """Make a local tensor of `shape` out of `boxes`, summed where they overlap, and zero where there are none.
+    """Return the steps that make a local tensor of `shape` of `boxes`, summed where they overlap, and zero where there are none.
 
-    Boxes that are equal are summed in the order of the list. `disjoint_or_equal` says that no two boxes overlap in part,
+    Equal boxes are summed in the order of the list. `disjoint_or_equal` means that no two boxes overlap in part,
     which saves comparing all pairs.
     """
     whole: Box = tuple((0, side) for side in shape)
-    # By size, so that a box which lies inside another comes after it and can be added to what that one has copied.
+    # By size, so that a box inside another comes after it and can be added to it.
     by_size = sorted(range(len(boxes)), key=lambda position: -size_of(boxes[position]))
     copied: dict[Box, int] = {}
     added = []
@@ -105,13 +105,13 @@ def assemble(shape: Sequence[int], boxes: Sequence[Box], disjoint_or_equal: bool
         elif any(intersection(box, other) == box for other in copied):
             added.append(position)
         else:
-            # It overlaps a copied box in part, as the cotangents of a target with halos do, and would have to be copied
-            # here and added there: so everything is cleared and everything is added.
+            # It overlaps a copied box in part, as the cotangents of a target with halos do: a part would have to be copied and
+            # the rest added. So everything is cleared and all boxes are added.
             return Assembly((whole,) if size_of(whole) else (), (), tuple(by_size))
     covered = sum(map(size_of, copied))
     if covered == size_of(whole):
         return Assembly((), tuple(copied.values()), tuple(added))
-    # The copies usually fill their hull: then only what lies around it is cleared, as padding around a tensor.
+    # The copies usually fill their hull: then only the region around it is cleared, such as padding around a tensor.
     hull = tuple(
         (min(start for start, _ in dim), max(stop for _, stop in dim)) for dim in zip(*copied, strict=True)
     )

@@ -1,6 +1,6 @@
 """The partition broadcasting rules: which workers hold copies of which [Hewett21, sections 3.1 and 3.2.1].
 
-Pure data, the same on every rank. Broadcast reads a pattern from the one to the many, SumReduce from the many to the one.
+Pure data, the same on every rank. Broadcast follows a pattern from the one to the many, SumReduce from the many to the one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition, shared_property
 from adjointlab.primitives.validation import check_summed
 
-# The functions here are memoised: simulated ranks ask the same of the same data, and what P ranks would each do in P
-# steps is done once.
+# The functions here are memoised: P simulated ranks call them with the same data, and each call would take P steps.
 
 __all__ = ["BroadcastPattern", "CopyGroup", "broadcast_pattern", "copied_layout", "summed_layout"]
 
@@ -88,9 +87,9 @@ def broadcast_pattern(
     """Match the dimensions of P_x = `one` and P_y = `many` by the broadcasting rules.
 
     In each dimension the sides must be equal or that of P_x must be 1. A transposed partition is read with its
-    dimensions reversed, and P_x is promoted by leading ones thereafter.
+    dimensions reversed, and P_x is then promoted by leading ones.
 
-    Raises `ValueError` where P_x does not broadcast to P_y, naming the dimension and both sides.
+    Raises `ValueError` if P_x does not broadcast to P_y, naming the dimension and both sides.
     """
     if one.order > many.order:
         raise ValueError(
@@ -122,7 +121,7 @@ def copied_layout(layout: Layout, pattern: BroadcastPattern) -> Layout:
 def summed_layout(layout: Layout, pattern: BroadcastPattern) -> Layout:
     """The layout over P_x of the sums of local tensors laid over P_y.
 
-    Raises `ValueError` where workers that are summed hold different windows.
+    Raises `ValueError` if workers that are summed hold different windows.
     """
     kept = {k: j for j, k in pattern.kept.items()}
     check_summed("layout", layout, (dim for dim in range(layout.partition.order) if dim not in kept))

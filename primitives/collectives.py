@@ -1,7 +1,7 @@
 """Copying from one worker to many and summing from many to one: one collective for each group of workers.
 
-The broadcasting summation and the reducing summation of [Hewett21, eqs. 16-18] on array buffers. Broadcast and SumReduce
-are these two, in opposite order.
+The broadcasting summation and the reducing summation of [Hewett21, eqs. 16-18] on array buffers. The forward direction of
+Broadcast is the first and its adjoint the second; for SumReduce it is the other way round.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = ["OneToManyOperator", "result_array", "result_with_views", "sum_into"]
 
 @dataclass(frozen=True)
 class _GroupRole:
-    """Role of this rank in one group: its communicator (`None` where no message is needed) and what it holds."""
+    """Role of this rank in one group: its communicator (`None` if no message is needed) and the tensors that it holds."""
 
     comm: Communicator | None
-    root: int  # the one, as a rank of `comm`
+    root: int  # the one's rank in `comm`
     is_one: bool
     is_among_many: bool
     shape: tuple[int, ...]
@@ -43,8 +43,8 @@ class OneToManyOperator(LinearOperator):
 
     `one` is the tensor over P_x of the broadcasting rules and `many` that over P_y; with `copies` the domain is that of
     `one`, else that of `many`. Made collectively, from the same arguments on all ranks. A rank is in two groups at most:
-    where it is the one, and where it is among the many. All ranks visit the groups in the pattern's order, so that
-    blocking collectives cannot wait for each other in a circle.
+    once as the one, and once among the many. All ranks visit the groups in the pattern's order, so that blocking
+    collectives cannot deadlock.
 
     Each direction takes a local tensor and returns a fresh one. Outside their partitions it takes and returns tensors of zero volume,
     which keep the first dimension of the input with `preserve_batch` (shape (b, 0, ..., 0), of order 2 at least); a worker in neither
@@ -52,12 +52,12 @@ class OneToManyOperator(LinearOperator):
     with the argument).
 
     Raises `ValueError` for partitions that do not broadcast, for ranks beyond the communicator's, and in a call, before its first
-    message, for a local tensor that is not what the layout says.
+    message, for a local tensor that does not match the layout.
     """
 
     batched = True
     copies: ClassVar[bool]
-    """True where forward copies from one worker to many, False where it sums from many to one."""
+    """True if forward copies from one worker to many, False if it sums from many to one."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class OneToManyOperator(LinearOperator):
         )
 
     def _role(self, comm: Communicator, group: CopyGroup) -> _GroupRole:
-        # Whether there is anything to send follows from the layout, so all members agree on it.
+        # This follows from the layout, so all members agree on it.
         needs_messages = len(group.ranks) > 1 and self.one.layout.local_size(group.one) > 0
         return _GroupRole(
             comm=groups.communicator(comm, group.ranks) if needs_messages else None,
@@ -147,7 +147,7 @@ class OneToManyOperator(LinearOperator):
                     arrays.message(sent if role.is_one else filled), root=role.root
                 )
             if role.is_one and role.is_among_many:
-                arrays.copy_into(filled, sent)  # after the collective, so that nobody waits for it
+                arrays.copy_into(filled, sent)  # after the collective, so that no rank waits for it
         return result
 
     def _sum_to_one(self, array: Array, out: Array | None) -> Array:
@@ -167,7 +167,7 @@ class OneToManyOperator(LinearOperator):
                 if role.is_one and role.is_among_many:
                     arrays.copy_into(filled, held)
                 continue
-            # MPI_Reduce sums over all members. The one adds zeros if it holds no summand.
+            # MPI_Reduce sums over all members. The root adds zeros if it holds no summand.
             summand = arrays.summable(
                 held if role.is_among_many else arrays.zeros((*role.shape, *batch), self.one.dtype, held)
             )
@@ -179,13 +179,13 @@ class OneToManyOperator(LinearOperator):
         return result
 
     def _zero_volume(self, array: Array, was_active: bool, tensor: Tensor, batch: tuple[int, ...]) -> Array:
-        """The zero-volume tensor of a worker outside the output's partition [DistDL, preserve_batch].
+        """Return the zero-volume tensor of a worker outside the output's partition [DistDL, preserve_batch].
 
-        A worker in neither partition gives back a copy of its argument.
+        A worker in neither partition returns a copy of its argument.
         """
         if not was_active:
             return arrays.copy(array)
-        # Three shapes without elements. The one for a batch tells the next operator that there is a batch.
+        # Three shapes without elements. From the one for a batch, the next operator sees that there is a batch.
         if batch:
             shape = (*tensor.layout.local_shape(self.rank), *batch)
         elif self.preserve_batch and len(array.shape) > 0:
@@ -198,10 +198,10 @@ class OneToManyOperator(LinearOperator):
 def result_array(
     tensor: Tensor, argument: Array, out: Array | None, rank: int, batch: tuple[int, ...]
 ) -> Array:
-    """Memory for the local tensor of `tensor`: `out`, or a fresh array of the library of `argument`.
+    """Return memory for the local tensor of `tensor`: `out`, or a fresh array of the library of `argument`.
 
-    `batch` is what :func:`adjointlab.core.arguments.check_argument` returned for the argument. Raises `ValueError` for an
-    `out` that :func:`adjointlab.core.arguments.check_out` refuses, or that is not in row-major order.
+    `batch` is the result of :func:`adjointlab.core.arguments.check_argument` for the argument. Raises `ValueError` for an
+    `out` that :func:`adjointlab.core.arguments.check_out` rejects, or that is not in row-major order.
     """
     if out is None:
         return arrays.empty((*tensor.layout.local_shapes[rank], *batch), tensor.dtype, argument)
@@ -211,7 +211,7 @@ def result_array(
 def result_with_views(
     tensor: Tensor, argument: Array, out: Array | None, rank: int, batch: tuple[int, ...]
 ) -> tuple[Array, Array, Array]:
-    """:func:`result_array`, then views of the argument and of it: of NumPy if that can hold both, which are faster than torch's."""
+    """Return :func:`result_array`, and views of the argument and of it: NumPy views if possible, which are faster than torch's."""
     if out is None:
         return arrays.empty_with_views((*tensor.layout.local_shapes[rank], *batch), tensor.dtype, argument)
     result = _checked_out(tensor, argument, out, rank, batch)
@@ -225,14 +225,14 @@ def _checked_out(tensor: Tensor, argument: Array, out: Array, rank: int, batch: 
         raise ValueError(
             f"out: an array on rank {rank} is not in row-major order, so nothing can be received into it"
         )
-    arrays.note_change(out)  # MPI writes there, and NumPy
+    arrays.note_change(out)  # MPI and NumPy write there
     return out
 
 
 def sum_into(result: Array, reduce: Callable[[Array], object]) -> None:
     """Fill `result` with the sum that ``reduce(buffer)`` leaves in a buffer.
 
-    The buffer is the array's own memory, except in half precision, in which MPI cannot sum: there it is float32, rounded
+    The buffer is the array's own memory, except in half precision, in which MPI cannot sum: then it is float32, rounded
     once at the end.
     """
     # Rounding after each addition would lose small summands: in float16 2048 + 1 is 2048.

@@ -1,4 +1,4 @@
-"""DISCARD [Dryden19, section 2.3.4, ◦ ← *]: each worker of a segment keeps its part of what it holds whole.
+"""DISCARD [Dryden19, section 2.3.4, ◦ ← *]: each worker of a segment keeps its part of a dimension that it holds whole.
 
     Δ = D_{k} Π_{r ∈ {k}} S_{r[r]→r} A_{k}
 
@@ -24,12 +24,12 @@ __all__ = ["Discard"]
 class Discard(SegmentedOperator):
     """Cuts dimension `dim` of x, which every worker holds whole, along dimension `along` of the partition.
 
-    `layout` lays x over its partition; the workers along `along` hold the same windows. y lies as x does, with dimension
+    `layout` lays x over its partition; the workers along `along` hold the same windows. y has the layout of x, with dimension
     `dim` cut along `along` at `cut`, the boundaries, which may be uneven and leave empty parts (default: balanced). The
     forward direction is local. The adjoint follows from the local type of the copies of x, `copies`:
 
-    - "varying": each copy has a memory of its own, as in [Hewett21], and gets its part of y with zeros around it;
-    - "replicated": so it does, and these are summands of the cotangent;
+    - "varying": each copy counts separately, as in [Hewett21], and gets its part of y with zeros around it;
+    - "replicated": the same, and the results are summands of the cotangent;
     - "invariant": the copies count once, and the adjoint is an all-gather.
 
     `types` are the local types of y, for each dimension of the partition; x has the same along all but `along`.

@@ -1,9 +1,9 @@
-"""Communicators for groups of ranks, cached on the communicator that they come from.
+"""Communicators for groups of ranks, cached on the communicator that they are made from.
 
-A group's communicator is made once for each *set* of ranks, in sorted order, however many operators use it and in
-whatever order their partitions list its ranks: at most 2^P of them, because an MPI library has few (MPICH 2,046).
-They are released by :func:`close` alone: freeing a communicator is collective, and garbage collection runs on each
-rank when it likes.
+A group's communicator is made once for each *set* of ranks, in sorted order, for all operators and for any order of the ranks in
+their partitions: at most 2^P of them, because an MPI library has few (MPICH 2,046).
+Only :func:`close` frees them: freeing a communicator is collective, and garbage collection runs at different times on different
+ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KEYVAL: Final = MPI.Create_keyval()
 
 
 def communicator(comm: Communicator, ranks: Iterable[int]) -> Communicator:
-    """The communicator of `ranks` of `comm`, in sorted order; that of all ranks is `comm` itself.
+    """Return the communicator of `ranks` of `comm`, in sorted order; for all ranks, return `comm` itself.
 
     Collective over `ranks`, which must include the caller: each member makes its calls in the same order, since the
     first call for a set of ranks creates the communicator.
@@ -39,26 +39,26 @@ def communicator(comm: Communicator, ranks: Iterable[int]) -> Communicator:
 
 
 def rank_in(ranks: Iterable[int], rank: int) -> int:
-    """The rank, in the communicator of `ranks`, of the parent's `rank`. No call: it follows from the sorted set."""
+    """Return the rank, in the communicator of `ranks`, of the parent's `rank`. Local: it follows from the sorted set."""
     return _in_order(tuple(ranks)).index(rank)
 
 
 def close(comm: Communicator) -> None:
-    """Collective over `comm`: free all communicators that were made from it. Operators that used them are void."""
+    """Collective over `comm`: free all communicators that were made from it. Operators that used them become unusable."""
     cached = _cache(comm)
-    # Freeing is collective over each group. In one order on all ranks, no two ranks wait for each other in different groups.
+    # Freeing is collective over each group: in the same order on all ranks, no two ranks wait for each other in different groups.
     for members in sorted(cached):
         cached.pop(members).Free()
 
 
-@lru_cache(maxsize=256)  # P simulated ranks ask for the same sets
+@lru_cache(maxsize=256)  # P simulated ranks use the same sets
 def _in_order(ranks: _Ranks) -> _Ranks:
     """The set of `ranks`, sorted."""
     return tuple(sorted(set(ranks)))
 
 
 def _create(comm: Communicator, members: _Ranks) -> Communicator:
-    # Create_group is collective over the members alone, unlike Split: the other ranks need not know.
+    # Create_group is collective only over the members, unlike Split: the other ranks do not take part.
     all_ranks = comm.Get_group()
     group = all_ranks.Incl(members)
     try:
@@ -71,10 +71,10 @@ def _create(comm: Communicator, members: _Ranks) -> Communicator:
 
 
 def _cache(comm: Communicator) -> dict[_Ranks, Communicator]:
-    """The communicators made from `comm`, by their members.
+    """Return the communicators made from `comm`, by their members.
 
-    They are an attribute of the communicator, as mpi4py's `comm` is a handle of which many Python objects may exist; an
-    attribute is one for all of them and goes with the communicator.
+    They are an attribute of the communicator: mpi4py's `comm` is a handle of which many Python objects may exist, and an
+    attribute is shared by all of them and deleted with the communicator.
     """
     cached: dict[_Ranks, Communicator] | None = comm.Get_attr(_KEYVAL)
     if cached is None:

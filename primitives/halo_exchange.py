@@ -3,14 +3,14 @@
     H = H_{d-1} ... H_1 H_0              H_k = K_T C_U C_E C_P K_S                                   (eqs. 23, 22)
     H* = H_0* H_1* ... H_{d-1}*          H_k* = K_S* C_P* C_E* C_U* K_T*                             (eqs. 25, 24)
 
-The phases H_k, one for each dimension, pack, exchange and unpack; their adjoints add into the bulk. What all of them
-together do is said in one step: each element goes from the worker that owns it to every worker whose window it is in,
+The phases H_k, one for each dimension, pack, exchange and unpack; their adjoints add into the bulk. All of them together
+make one step: each element goes from the worker that owns it to every worker whose window it is in,
 
     H = Π_s D_s  Π_{r,s} S_{s→r}  Π_r A_r.
 
 This one step is the specification here. The in-place form (:mod:`adjointlab.primitives.halo_exchange_in_place`) has the
-paper's, phase by phase. The implementation of both is the phases, in :mod:`adjointlab.primitives.halo_phases`;
-:mod:`adjointlab.primitives.halo_geometry` says which cells each worker needs, with pictures.
+paper's, phase by phase. Both are implemented by the phases in :mod:`adjointlab.primitives.halo_phases`;
+:mod:`adjointlab.primitives.halo_geometry` defines, with pictures, the cells that each worker needs.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ class HaloExchange(LinearOperator):
     """H from the bulks `layout` to the windows `windows` of the same tensor, over the same partition.
 
     `layout` cuts every dimension of x, or leaves it whole; workers along a partition dimension that it does not use hold
-    copies of their own, and exchange with those of the same copy. `windows` is any layout over the same partition:
+    separate copies, and exchange with workers of the same copy. `windows` is any layout over the same partition:
     windows may be wider than the bulk by any number of workers, trimmed, empty, and apart from the bulk. Beyond the
-    tensor they hold zeros (and cotangents there are ignored), or, in the tensor dimensions listed in `periodic`, what
-    lies at the other end. :class:`~adjointlab.primitives.halo_geometry.HaloGeometry` derives windows from kernels and
+    tensor they hold zeros (and cotangents there are ignored) or, in the tensor dimensions listed in `periodic`, the elements
+    from the other end. :class:`~adjointlab.primitives.halo_geometry.HaloGeometry` derives windows from kernels and
     from halo widths.
 
     ``forward(x)`` takes the local tensor of x and returns a fresh one of y, or `out` (row-major, sharing no memory with
     the argument); ``adjoint(y)`` sums back. A worker outside the partition returns a copy of its tensor of zero volume.
-    In each phase a pair of workers exchanges one message each way at most, and none where nothing is needed. Half
-    precisions are summed as they are: each addition of a halo is rounded.
+    In each phase a pair of workers exchanges at most one message in each direction, and none if nothing is needed. Half
+    precisions are summed in half precision: each addition of a halo is rounded.
 
     Raises `ValueError` for bulks that do not cut the tensor, for windows of another tensor or partition, for windows that
     no data can fill, for ranks beyond the communicator's, and in a call, before its first message, for a local tensor
-    that is not what the layout says.
+    that does not match the layout.
     """
 
     symbol = "H"
@@ -91,7 +91,7 @@ class HaloExchange(LinearOperator):
         y = buffers_by_rank(self.codomain)
         steps: list[Generator] = [Allocate(buffer) for buffer in y.values()]
         layout, windows = self.domain.tensors[0].layout, self.codomain.tensors[0].layout
-        # Every pair of workers: slow, and right by inspection, with no table that the implementation uses too.
+        # Every pair of workers: slow, but right by inspection, without any table that the implementation uses too.
         for sender, receiver in product(x, y):
             if self._hold_the_same_copy(sender, receiver):
                 bulk, window = layout.window(sender), windows.window(receiver)
@@ -101,7 +101,7 @@ class HaloExchange(LinearOperator):
         return Program(x.values(), [*steps, *map(Deallocate, x.values())])
 
     def _hold_the_same_copy(self, sender: int, receiver: int) -> bool:
-        """Return True if the ranks differ along no grid dimension that no tensor dimension lies along: each copy has its own exchange."""
+        """Return True unless the ranks differ along a grid dimension of copies: each copy is exchanged separately."""
         layout = self.domain.tensors[0].layout
         both = zip(layout.partition.index(sender), layout.partition.index(receiver), strict=True)
         return all(i == j or grid_dim in layout.axes for grid_dim, (i, j) in enumerate(both))
@@ -152,7 +152,7 @@ class HaloExchange(LinearOperator):
         plan = self._phases.plan
 
         def keep_own() -> None:
-            if plan.trims:  # cells that this worker does not need: others may add to them
+            if plan.trims:  # other workers may add to cells that this one does not need
                 arrays.clear(bulk)
             arrays.copy_into(bulk[plan.own_in_bulk], window[plan.own_in_window])
             if meanwhile is not None:
@@ -163,14 +163,13 @@ class HaloExchange(LinearOperator):
 
 
 class OverlappedHaloExchange(HaloExchange):
-    """H, with something to compute while messages travel; a worker outside the partition computes nothing.
+    """H, overlapped with a computation while messages are in flight; a worker outside the partition computes nothing.
 
-    An error that `meanwhile` raises is raised after its phase's messages are complete, so that nothing is received into memory that
-    is freed by then.
+    An error of `meanwhile` is raised after its phase's messages are complete, so that nothing is received into freed memory.
     """
 
     def forward_while(self, x: Array, meanwhile: Callable[[Array], None]) -> Array:
-        """The local tensor of y = H x. ``meanwhile(y)`` may read what of y is not halo: own cells, and padding."""
+        """The local tensor of y = H x. ``meanwhile(y)`` may read the cells of y outside the halo: own cells, and padding."""
         return self._forward(x, None, meanwhile)
 
     def adjoint_while(self, y: Array, meanwhile: Callable[[], None]) -> Array:
@@ -178,17 +177,17 @@ class OverlappedHaloExchange(HaloExchange):
         return self._adjoint(y, None, meanwhile)
 
 
-# The same pairs of intervals stand in many exchanges, and in several dimensions of one.
+# Many exchanges, and several dimensions of one, have the same pairs of intervals.
 @lru_cache(maxsize=1024)
 def images(owned: Window, needed: Window, period: int | None) -> tuple[tuple[Window, Window], ...]:
-    """Intervals of the bulk `owned` that lie in the window `needed`, each with where they lie there.
+    """Return the intervals of the bulk `owned` that lie in the window `needed`, each with its place there.
 
-    They differ for images, which lie at all multiples of `period`, if there is one. With period 8, the bulk 5:8 and the
+    The two differ for images, which are moved by all multiples of `period`, if there is one. With period 8, the bulk 5:8 and the
     window -2:7 share (5:7, 5:7) and, as an image moved by -8, (6:8, -2:0).
     """
     shifts = [0]
     if period:
-        # No image further away than the window's far end can meet it.
+        # Images further away than the window's far end cannot overlap it.
         reach = max(map(abs, needed)) // period + 1
         shifts = [shift * period for shift in range(-reach, reach + 1)]
     met = [(max(owned[0] + shift, needed[0]), min(owned[1] + shift, needed[1]), shift) for shift in shifts]

@@ -43,16 +43,16 @@ __all__ = ["HaloExchangeInPlace"]
 class HaloExchangeInPlace(HaloExchange):
     """H on padded local tensors, the hulls of the bulks `layout` and the windows `windows`, over one partition.
 
-    The arguments are those of :class:`~adjointlab.primitives.halo_exchange.HaloExchange`. What of a padded tensor is
-    not bulk is halo: forward overwrites all of it with what its owners have, with zeros beyond the tensor, and the
-    adjoint adds it into its owners' bulks and clears it. What input must be trimmed stays in the padded tensor.
+    The arguments are those of :class:`~adjointlab.primitives.halo_exchange.HaloExchange`. The cells of a padded tensor outside the
+    bulk are its halo: forward overwrites all of it with the values of its owners, with zeros beyond the tensor, and the
+    adjoint adds it into its owners' bulks and clears it. Input that must be trimmed stays in the padded tensor.
 
     ``forward_(x)`` and ``adjoint_(y)`` work in the memory of their argument, in any memory order, and return it; they
-    need nothing beside it but the faces that travel. ``forward(x)`` and ``adjoint(y)`` do the same to a fresh copy, or in
-    `out`: if that is the argument itself, in place, else row-major memory that shares none with it. A worker outside
-    the partition holds a tensor of zero volume. Half precisions are summed as they are: each addition of a halo is rounded.
+    need no other memory than that of the faces that are sent. ``forward(x)`` and ``adjoint(y)`` do the same to a fresh copy, or in
+    `out`: in place if that is the argument itself, else in row-major memory that shares none with it. A worker outside
+    the partition holds a tensor of zero volume. Half precisions are summed in half precision: each addition of a halo is rounded.
 
-    Raises `ValueError` for what HaloExchange does.
+    Raises the errors of HaloExchange.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class HaloExchangeInPlace(HaloExchange):
         periodic_dims = integers("periodic", periodic)
         with arguments_renamed(bulk="layout", window="windows"):
             padded = halo_geometry(layout, windows, periodic_dims).padded
-        # The exchange proper is that to the padded windows, all of whose halo is refreshed.
+        # The exchange is one to the padded windows, whose whole halo is refreshed.
         super().__init__(comm, layout, padded, periodic=periodic_dims, dtype=dtype)
         self.bulk = layout
         self.domain = self.codomain = Space(padded, dtype=dtype, name="x")
 
     def specification(self) -> Program:
-        """The padding is cleared, then come eqs. 23 and 22."""
+        """Clear the padding, then eqs. 23 and 22."""
         x = buffers_by_rank(self.domain)
-        # Padding has no sender that would overwrite it. Cleared once, it is sent on by no phase.
+        # Padding has no sender that would overwrite it. It is cleared once, and no phase passes it on.
         steps = [Clear(region) for buffer in x.values() for region in self._padding(buffer)]
         phases = (step for dim in range(self.bulk.order) for step in self._phase(dim, x))
         return Program(x.values(), [*steps, *phases])
@@ -92,7 +92,7 @@ class HaloExchangeInPlace(HaloExchange):
         exchange: list[Generator] = []
         unpack: list[Generator] = []
         teardown: list[Generator] = []
-        # One pair of buffers for each interval. In the implementation boxes share messages; the paper's operators do not say.
+        # One pair of buffers for each interval. In the implementation boxes share messages, which the paper leaves open.
         for number, (bulk, halo) in enumerate(self._transfers(dim, x)):
             send = Buffer(bulk.rank, f"send {dim}.{number}", bulk.shape, self.domain.tensors[0].dtype)
             receive = replace(send, rank=halo.rank, name=f"receive {dim}.{number}")
@@ -104,10 +104,10 @@ class HaloExchangeInPlace(HaloExchange):
         return [*setup, *pack, *exchange, *unpack, *teardown]
 
     def _transfers(self, dim: int, x: Mapping[int, Buffer]) -> Iterator[tuple[Region, Region]]:
-        """Region of a bulk and region of a halo, for each interval of a halo that a worker needs along `dim`.
+        """Yield a region of a bulk and one of a halo, for each interval of a halo that a worker needs along `dim`.
 
-        In the dimensions whose phases are done the regions span the padded tensor, whose halo is filled there, and in those
-        to come the bulk.
+        The regions span the padded tensor in the dimensions whose phases are done, where its halo is filled, and the bulk in
+        later dimensions.
         """
         padded, shape = self.domain.tensors[0].layout, self.bulk.shape
         for sender, receiver in product(x, x):
@@ -119,7 +119,7 @@ class HaloExchangeInPlace(HaloExchange):
             assert owner_window
             assert window
             period = shape[dim] if dim in self.geometry.periodic else None
-            # Owner and receiver differ along `dim` alone, so their windows are the same in all other dimensions.
+            # Owner and receiver differ only along `dim`, so their windows are the same in all other dimensions.
             done = [self._within_tensor(k, window[k]) for k in range(dim)]
             to_come = owner_bulk[dim + 1 :]
             for source, target in images(owner_bulk[dim], window[dim], period):

@@ -1,7 +1,7 @@
 """The geometry of a halo exchange [Hewett21, section 3.2.5 and appendix B]: the input that each worker needs.
 
-The load of a worker is the volume of its part of the *output*, so the output is cut into balanced parts, and what each
-worker needs of the input follows. A kernel of size k, stride s and dilation d over an input of length n with padding
+The load of a worker is the volume of its part of the *output*, so the output is cut into balanced parts, which determine the
+input that each worker needs. A kernel of size k, stride s and dilation d over an input of length n with padding
 (p, q) makes an output of length
 
     m = floor((n + p + q - d (k - 1) - 1) / s) + 1
@@ -10,7 +10,7 @@ and a worker with the outputs [o, o') needs the inputs
 
     [o s - p,  (o' - 1) s - p + d (k - 1) + 1)
 
-or none if o = o'. This is its *window*; what it owns of the input is its *bulk*.
+or none if o = o'. This is its *window*; the part of the input that it owns is its *bulk*.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ Widths: TypeAlias = tuple[int, int]
 #     transfers   [-----][-----------][--]               from the owners 1, 0 and 1
 #     shift         -8         0       0                 sources: 6:8, 0:4 and 4:5
 class Transfer(NamedTuple):
-    """An interval of one worker's window that one worker owns: what the owner sends it, along one dimension.
+    """An interval along one dimension that one worker owns and sends to another, whose window contains it.
 
-    `receiver` and `sender`, the owner, are indices of workers along the dimension. `window` is where the receiver has the
-    interval, in the coordinates of the tensor extended beyond its ends; `shift`, a multiple of the tensor's length, is how far
-    it was moved there: 0 but for images in a periodic dimension.
+    `receiver` and `sender`, the owner, are indices of workers along the dimension. `window` is the interval in the receiver's
+    window, in the coordinates of the tensor extended beyond its ends; `shift`, a multiple of the tensor's length, is the
+    distance by which it was moved there: 0 except for images in a periodic dimension.
     """
 
     receiver: int
@@ -56,14 +56,14 @@ class Transfer(NamedTuple):
 
     @property
     def source(self) -> Window:
-        """The interval as it lies in the tensor, and so in the owner's bulk."""
+        """The interval in the coordinates of the tensor, and so of the owner's bulk."""
         return self.window[0] - self.shift, self.window[1] - self.shift
 
     @property
     def is_own(self) -> bool:
         """Return True if it is the receiver's bulk itself, which nobody sends.
 
-        An image of the own bulk is another matter: it is a copy elsewhere in the window.
+        An image of the receiver's bulk is not: it is a copy elsewhere in the window.
         """
         return self.sender == self.receiver and self.shift == 0
 
@@ -96,12 +96,12 @@ class Transfer(NamedTuple):
 
 @dataclass(frozen=True)
 class HaloGeometry:
-    """For each dimension and each worker along it, what the worker owns, what it needs and what it makes of that.
+    """For each dimension and each worker along it, the input that it owns, the input that it needs, and its output.
 
-    `bulk` is a cut of the input; `window` says what each worker needs of it, over the same partition. Windows may be
+    `bulk` is a cut of the input; `window` has the part that each worker needs, over the same partition. Windows may be
     wider than the bulk, narrower (trimmed), empty, reach several workers on, lie apart from the bulk, and reach beyond
-    the tensor: into padding, or around it, several times if need be, in the dimensions of `periodic`. `output`, where
-    known, is what a kernel makes of the windows. Workers along partition dimensions that `bulk` does not use hold
+    the tensor: into padding, or around it, several times if need be, in the dimensions of `periodic`. `output`, if
+    known, is the layout of a kernel's output. Workers along partition dimensions that `bulk` does not use hold
     copies.
 
     Pure data, the same on every rank. In all tables and methods `dim` is a dimension of the tensor and `worker` an index
@@ -111,8 +111,8 @@ class HaloGeometry:
     worker.
 
     Raises `ValueError` for a `bulk` that does not cut every dimension, for layouts of different shapes or partitions,
-    for a dimension in `periodic` that the tensor has not, and for windows around a periodic dimension of length 0,
-    which no data can fill; `TypeError` for what is no layout.
+    for a dimension in `periodic` that the tensor does not have, and for windows around a periodic dimension of length 0,
+    which no data can fill; `TypeError` for arguments that are not layouts.
     """
 
     bulk: Layout
@@ -160,9 +160,9 @@ class HaloGeometry:
 
         Each argument has one entry for each dimension of the tensor, or one for all; an entry of `padding` is one
         width for both sides or (left, right). Kernel size 1 with stride 1 leaves a
-        dimension as it is.
+        dimension unchanged.
 
-        Padding is at most d (k - 1) on either side: with more, an output could see padding alone. A worker without
+        Padding is at most d (k - 1) on either side: with more, an output could depend on padding only. A worker without
         outputs needs nothing: its whole bulk is trimmed.
 
         Raises `ValueError` for a kernel size, stride or dilation below 1, for padding outside that range, and for a
@@ -186,7 +186,7 @@ class HaloGeometry:
                     f"padding: {(p, q)} in dimension {dim}; a kernel of size {k} with dilation {d} allows 0 to "
                     f"{d * (k - 1)} on either side, beyond which outputs would see no data"
                 )
-            # A dimension that is left as it is may be empty.
+            # A dimension that is left unchanged may be empty.
             if n + p + q < d * (k - 1) + 1 and (k, s, n) != (1, 1, 0):
                 raise ValueError(
                     f"kernel: size {k} with dilation {d} spans {d * (k - 1) + 1} in dimension {dim}, but the tensor has "
@@ -259,9 +259,9 @@ class HaloGeometry:
         return Layout(self.bulk.shape, self.bulk.partition, windows, self.bulk.axes)
 
     def filled(self, dim: int, worker: int) -> Window:
-        """The part of a worker's window that data fill: all but the padding.
+        """Return the part of a worker's window that data fill: all but the padding.
 
-        Where the whole window is padding, an empty interval within the tensor.
+        If the whole window is padding, this is an empty interval within the tensor.
         """
         start, stop = self.window.windows[dim][worker]
         if dim in self.periodic:
@@ -270,15 +270,15 @@ class HaloGeometry:
         return low, max(low, min(stop, self.bulk.shape[dim]))
 
     def halo(self, dim: int, worker: int) -> Widths:
-        """Cells by which a worker's window reaches beyond its bulk, left and right, padding not counted.
+        """Return the widths by which a worker's window reaches beyond its bulk, left and right, without padding.
 
-        A negative number is one of cells to be trimmed from the bulk on that side.
+        A negative width is the number of cells to be trimmed from the bulk on that side.
         """
         (start, stop), (first, last) = self.bulk.windows[dim][worker], self.filled(dim, worker)
         return start - first, last - stop
 
     def padding(self, dim: int, worker: int) -> Widths:
-        """Cells of a worker's window that lie beyond the tensor, left and right; in a periodic dimension none."""
+        """Return the widths of a worker's window beyond the tensor, left and right; 0 in a periodic dimension."""
         start, stop = self.window.windows[dim][worker]
         if dim in self.periodic:
             return 0, 0
@@ -294,8 +294,8 @@ class HaloGeometry:
 
     @cached_property
     def copies(self) -> int:
-        """The largest number of times that one element stands in windows, all workers' together."""
-        # Dimensions are independent: an element stands in a window as often as the product of its multiplicities.
+        """The largest number of occurrences of one element in the windows of all workers together."""
+        # Dimensions are independent: the number of occurrences is the product of the multiplicities.
         return math.prod(
             multiplicity(transfer.source for transfers in incoming for transfer in transfers)
             for incoming in self._incoming
@@ -305,7 +305,7 @@ class HaloGeometry:
     def _incoming(self) -> tuple[tuple[tuple[Transfer, ...], ...], ...]:
         tables = []
         for dim, bulks in enumerate(self.bulk.windows):
-            # Bulks need not follow one another in the order of the workers; those that hold something, by their starts.
+            # Bulks need not be in the order of the workers, so those that are not empty are sorted by their starts.
             starts = sorted((start, owner) for owner, (start, stop) in enumerate(bulks) if start < stop)
             tables.append(tuple(self._walk(dim, worker, starts) for worker in range(len(bulks))))
         return tuple(tables)
@@ -436,6 +436,6 @@ def _as_widths(widths: Sequence[Sequence[Widths]]) -> list[list[Widths]]:
 
 
 def _smallest_containing(bulk: Window, window: Window) -> Window:
-    """The smallest interval that contains both. An empty one has no place, and counts only where both are empty."""
+    """Return the smallest interval that contains both. An empty interval is contained in any; if both are empty, return the bulk."""
     held = [interval for interval in (bulk, window) if interval[0] < interval[1]] or [bulk]
     return min(start for start, _ in held), max(stop for _, stop in held)

@@ -1,6 +1,6 @@
 """The phases of a halo exchange on array buffers: pack, exchange, unpack; reversed, with adds (eqs. 22 to 25).
 
-One core for both forms of the exchange: x, over a worker's bulk, and y, over its window, are two arrays out of place
+Both forms of the exchange use them: x, over a worker's bulk, and y, over its window, are two arrays out of place
 and two views of one array in place.
 """
 
@@ -21,7 +21,7 @@ from adjointlab.typing import Array, Buffer, Communicator
 __all__ = ["HaloPhases"]
 
 _TAG = 0
-"""Of every message. Callers may send messages of their own on the same communicator with any other tag."""
+"""The tag of every message. Callers may send other messages on the same communicator with any other tag."""
 
 
 # forward phase      C_P  pack sent boxes from x and earlier boxes    C_E  exchange    C_U  unpack received boxes into y
@@ -30,8 +30,8 @@ class HaloPhases:
     """A worker's plan on a communicator, with the buffers of its messages.
 
     Each message has one buffer for each array library, made when first needed and reused by every later call. A message of
-    one box that lies in one piece of memory needs none: it is sent from the arrays or received into them. All messages of a
-    phase are complete before the next begins, as the next one sends what this one receives.
+    one contiguous box needs none: it is sent from the arrays or received into them. All messages of a phase are complete before
+    the next phase begins, since that sends boxes received in this one.
     """
 
     def __init__(self, comm: Communicator, plan: HaloPlan, dtype: str) -> None:
@@ -44,14 +44,14 @@ class HaloPhases:
     ) -> None:
         """Collective: H = H_{d-1} ... H_0. Fill the halo of y from the bulks x of its owners, and clear its padding.
 
-        The bulk of y is neither read nor written. `meanwhile`, called while messages travel, may write it, but not x.
+        The bulk of y is neither read nor written. `meanwhile`, called while messages are in flight, may write it, but not x.
         """
         comm, sources = transport.over(self.comm, y), [x]
-        phases = self._phases(y, batch) or [[]]  # without any, what is local is still done, once
+        phases = self._phases(y, batch) or [[]]  # without phases, the local work is still done, once
         for phase_number, links in enumerate(phases):
             received = [link.received_into(y) or link.received for link in links]
-            # Receives first: a message that finds its receive posted goes straight to its memory, and no worker waits for
-            # another one to have sent. None from this worker to itself: it packs what it unpacks.
+            # Receives first: a message whose receive is posted goes directly to its memory, and no worker waits until another
+            # one has sent. There are none from this worker to itself, which unpacks its own packed buffer.
             requests = [
                 comm.Irecv(message.memory, link.peer, _TAG)
                 for link, message in zip(links, received, strict=True)
@@ -63,18 +63,18 @@ class HaloPhases:
                     if link.sends:
                         requests.append(comm.Isend(message.memory, link.peer, _TAG))
             try:
-                if phase_number == 0:  # while the first messages travel
+                if phase_number == 0:  # while the first messages are in flight
                     for padding in self.plan.padding:
                         arrays.clear(y[padding])
                     if meanwhile is not None:
                         meanwhile()
             finally:  # an error of `meanwhile` must not free memory that messages are received into
-                # Not Waitany: MPICH's takes many times longer where there are more ranks than cores.
+                # Not Waitany: MPICH's takes many times longer if there are more ranks than cores.
                 if requests:
                     MPI.Request.Waitall(requests)
             arrays.copy_all([(y[index], cells) for message in received for cells, _, index in message.pieces])
             for message in received:
-                # Later phases count the sources as the plan does. A box that was received into y is a view of y.
+                # In the order in which the plan numbers the sources. A box that was received into y is a view of y.
                 sources += message.boxes
 
     def adjoint(
@@ -82,7 +82,7 @@ class HaloPhases:
     ) -> None:
         """Collective: H* = H_0* ... H_{d-1}*. Add the halo of y into the bulks x of its owners; y is not written.
 
-        `meanwhile`, called while messages travel, writes what is added to.
+        `meanwhile`, called while messages are in flight, writes the values that are added to.
         """
         comm, phases = transport.over(self.comm, y), self._phases(y, batch)
         # All boxes are packed before the first phase: a later phase of forward, which comes earlier here, adds to boxes of
@@ -111,12 +111,12 @@ class HaloPhases:
             _add_pieces(links, sources)
 
     def _phases(self, like: Array, batch: tuple[int, ...]) -> list[list[_LinkBuffers]]:
-        """The links of each phase with buffers in the library of `like`: reused, but new ones for a batch."""
-        # A look-up that costs nothing for arrays of NumPy, and this is on the way of every call.
+        """Return the links of each phase with buffers in the library of `like`: reused, but new ones for a batch."""
+        # Every call comes here; for NumPy's arrays the look-up costs nothing.
         kind = arrays.memory_kind(like)
         reused = None if batch else self._reused.get(kind)
         if reused is None:
-            with arrays.kept(like):
+            with arrays.outside_inference_mode(like):
                 empty = arrays.empty((0,), self.dtype, like)
             reused = [
                 [_LinkBuffers(link, self._rank, empty, batch) for link in links] for links in self.plan.phases
@@ -127,9 +127,9 @@ class HaloPhases:
 
 
 class _Message(NamedTuple):
-    """Memory that MPI moves, the boxes that lie in it one behind the other as arrays, and where their cells belong.
+    """Memory that MPI moves, the boxes that lie in it one after the other as arrays, and the places of their cells.
 
-    A piece is a view of a box, the number of a source, and the index there; of a received box the source is y.
+    A piece is a view of a box, the number of a source, and the index there; for a received box the source is y.
     """
 
     memory: Buffer
@@ -138,7 +138,7 @@ class _Message(NamedTuple):
 
 
 class _LinkBuffers:
-    """A link with the buffers of this worker's two messages in it, which are made when first used."""
+    """A link with the buffers of this worker's two messages, which are made when first used."""
 
     def __init__(self, link: Link, rank: int, like: Array, batch: tuple[int, ...]) -> None:
         self.link, self.peer, self._like, self._batch = link, link.peer, like, batch
@@ -151,8 +151,8 @@ class _LinkBuffers:
 
     @cached_property
     def received(self) -> _Message:
-        """The buffer of what is received forward and sent back."""
-        with arrays.kept(self._like):
+        """The buffer of the message that is received in forward and sent in adjoint."""
+        with arrays.outside_inference_mode(self._like):
             message = self._buffer([box.shape for box in self.link.received])
             pieces = [
                 (array[box.in_box], 0, box.in_window)
@@ -163,11 +163,11 @@ class _LinkBuffers:
 
     @cached_property
     def sent(self) -> _Message:
-        """The buffer of what is sent forward and received back.
+        """The buffer of the message that is sent in forward and received in adjoint.
 
         A worker that needs images of its own cells packs them into the buffer that it unpacks.
         """
-        with arrays.kept(self._like):
+        with arrays.outside_inference_mode(self._like):
             message = self.received if self._is_local else self._buffer([box.shape for box in self.link.sent])
             pieces = [
                 (array[part.in_box], part.source, part.in_source)
@@ -177,11 +177,11 @@ class _LinkBuffers:
         return message._replace(pieces=tuple(pieces))
 
     def received_into(self, y: Array) -> _Message | None:
-        """The received box as y holds it, if that is one piece of memory, instead of the buffer."""
+        """Return the only received box as a view of y; `None` if there are several, or if it is not contiguous."""
         return _as_message(y[self.link.received[0].in_window]) if self._is_received_as_block else None
 
     def sent_from(self, sources: Sequence[Array]) -> _Message | None:
-        """The sent box as a source holds it, if that is one piece of memory, instead of the buffer."""
+        """Return the sent box as a view of a source; `None` if there are several boxes, or if it is not contiguous."""
         if not self._is_sent_as_block:
             return None
         (part,) = self.link.sent[0].parts
@@ -199,12 +199,12 @@ class _LinkBuffers:
 
 
 def _as_message(view: Array) -> _Message | None:
-    """A view as a message by itself; `None` if it is not in row-major order, as of an array in another memory order."""
+    """Return a view as a message; `None` if it is not in row-major order."""
     return _Message(arrays.message(view), (view,), ()) if arrays.is_row_major(view) else None
 
 
 def _packed(links: Sequence[_LinkBuffers], sources: Sequence[Array]) -> list[_Message]:
-    """The messages of the links, with the cells of their boxes in them."""
+    """Pack the cells of the boxes into the messages of the links, and return these."""
     messages, to_pack = [], []
     for link in links:
         message = link.sent_from(sources)
@@ -217,16 +217,16 @@ def _packed(links: Sequence[_LinkBuffers], sources: Sequence[Array]) -> list[_Me
 
 
 def _add_pieces(links: Sequence[_LinkBuffers], sources: Sequence[Array]) -> None:
-    """Add what has come back over the links, in one launch where no two pieces meet."""
+    """Add the pieces that have come back over the links, in one launch if no two of them overlap."""
     arrays.add_all(
         [(sources[source][index], cells) for link in links for cells, source, index in link.sent.pieces]
     )
 
 
 def _cotangents(link: _LinkBuffers, y: Array, to_pack: list[tuple[Array, Array]]) -> _Message:
-    """The received boxes of a link as y holds them, zero outside the window; what has to be packed is appended to `to_pack`.
+    """Return the received boxes of a link with the values of y, zero outside the window; append copies to be made to `to_pack`.
 
-    They are sent from y's memory if they lie in one piece there and nothing will be added to them.
+    A box is sent from y's memory if it is contiguous there and nothing will be added to it.
     """
     if not link.is_passed_on and (block := link.received_into(y)) is not None:
         return block

@@ -37,11 +37,11 @@ class MemoryOperator(LinearOperator):
 
     `layout` lays each buffer out. ``forward(*x)`` takes the local tensors of the buffers in scope before, a before b, and
     returns those of the buffers in scope after, as fresh arrays; ``adjoint`` the other way round. With ``out=`` the
-    results are written into the arrays given, in the order of the results, and these are returned: each is the argument
+    results are written into the given arrays, in the order of the results, and these are returned: each is the argument
     of the same buffer (the in-place form) or shares no memory with any argument.
 
-    Raises `ValueError` for ranks beyond the communicator's, and in a call for a local tensor that is not what the
-    layout says.
+    Raises `ValueError` for ranks beyond the communicator's, and in a call for a local tensor that does not match the
+    layout.
     """
 
     symbol: str
@@ -108,9 +108,9 @@ class MemoryOperator(LinearOperator):
 def _checked_out(
     target: Space, out: Sequence[Array], argument_of: Mapping[str, Array], rank: int, batch: tuple[int, ...]
 ) -> dict[str, Array]:
-    """The arrays of `out` by the names of the results, after a check that each can be written.
+    """Check that each array of `out` can be written, and return them by the names of the results.
 
-    Each is the argument of its name, or memory that shares nothing with any argument or other result.
+    Each is the argument of its name, or shares no memory with any argument or other result.
     """
     if not isinstance(out, tuple | list) or len(out) != len(target.tensors):
         names = ", ".join(tensor.name for tensor in target.tensors)
@@ -120,7 +120,7 @@ def _checked_out(
     results: dict[str, Array] = {}
     for tensor, array in zip(target.tensors, out, strict=True):
         others = [a for name, a in argument_of.items() if name != tensor.name or a is not array]
-        # A result that is an argument is among these already.
+        # A result that is an argument is in the list already.
         others += [a for name, a in results.items() if a is not argument_of.get(name)]
         check_out(tensor, array, others, rank, batch, f"out, for {tensor.name}")
         results[tensor.name] = array
@@ -128,10 +128,10 @@ def _checked_out(
 
 
 def _safe_order(rows: Rows) -> list[str]:
-    """The rows in an order in which, in place, no buffer is overwritten before another row has read it.
+    """Return the rows in an order in which, in place, no buffer is overwritten before another row has read it.
 
-    Rows whose buffer no other row reads come first: M in place writes b, which reads a, before it clears a. The block
-    matrices here need no more than that.
+    Rows whose buffer no other row reads come first: M in place writes b, which reads a, before it clears a. This suffices for
+    the block matrices here.
     """
     return sorted(
         rows, key=lambda name: sum(name in summed for other, summed in rows.items() if other != name)
@@ -142,7 +142,7 @@ def _sum_into(result: Array, name: str, summands: dict[str, Array], before: Arra
     """Fill `result`, buffer `name`, with the sum of `summands`; `before` is the argument of that buffer, if there is one."""
     terms = dict(summands)
     if result is before and name in terms:
-        del terms[name]  # in place, and it stays as a summand
+        del terms[name]  # in place, it is in the result already
     elif terms:
         arrays.copy_into(result, terms.pop(next(iter(terms))))
     else:

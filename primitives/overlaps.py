@@ -1,8 +1,8 @@
-"""Regions of a tensor that travel between workers when it goes from one layout to another.
+"""Regions of a tensor that are sent between workers when it goes from one layout to another.
 
 A worker r of P_x holds the window X_r of the tensor and a worker s of P_y needs the window Y_s. What r has for s is
 X_r ∩ Y_s. A window is an interval in each dimension, so this is one box, and one message for a pair of workers is enough.
-Where several workers hold copies, they form replica groups, of which one member takes part.
+Workers that hold copies form replica groups, of which one member takes part.
 
 Pure data, for any rank on any rank. The overlaps of a rank cost one step for each worker that it shares elements with and
 one for each index of the grids' sides; pairs of workers that share nothing cost nothing.
@@ -33,7 +33,7 @@ __all__ = ["Endpoint", "Overlap", "Overlaps", "gaps", "overlaps"]
 #     boxes, r→s            [   0→0   ] [ 0→1 ][1→1][ 1→2 ]
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """A box of global indices, inside the tensor and not empty, that one worker has for another."""
+    """A box of global indices, inside the tensor and not empty, that worker `source` has for worker `target`."""
 
     source: int
     target: int
@@ -57,14 +57,14 @@ class Overlap:
 #     with copies along rows      3  4  5     the group (1, 0)
 @dataclass(frozen=True)
 class Endpoint:
-    """One end of a repartition: a layout, and who takes part along each dimension of its partition.
+    """One end of a repartition: a layout, and the workers that take part along each dimension of its partition.
 
     Along an `interchangeable` dimension all workers hold the same windows and any one of them takes part: they are a replica
     group. Along the others every worker takes part.
 
     Along an `agreeing` dimension every worker of a target gets the same values, and those of a source are all summed (on the
-    way back each gets the same). If another dimension is interchangeable, it matters which of the workers along that one
-    takes part: the same one all along the agreeing dimension.
+    way back each gets the same). If another dimension is interchangeable, all workers along the agreeing dimension must choose
+    the same index along that one.
     """
 
     layout: Layout
@@ -73,7 +73,7 @@ class Endpoint:
 
     @classmethod
     def of_source(cls, tensor: Tensor) -> Endpoint:
-        """The end that is read: any one of shared copies, and all summands."""
+        """The end that is read: any one of the shared copies, and all summands."""
         shared, summands = _sharing(tensor)
         return cls(tensor.layout, interchangeable=shared, agreeing=summands)
 
@@ -105,9 +105,9 @@ class Endpoint:
         return position
 
     def member(self, group: Index, turn: int) -> int:
-        """The member of a group whose turn it is: the members in row-major order, again and again."""
-        # One pass over the dimensions, from the last: `turn` is split into digits for the interchangeable dimensions while
-        # the position of the worker in the partition's list of ranks is put together.
+        """The member with the number `turn`, modulo the number of members, in row-major order."""
+        # One pass over the dimensions, from the last, splits `turn` into digits for the interchangeable dimensions and
+        # computes the position of the worker in the partition's list of ranks.
         partition = self.layout.partition
         position, stride = 0, 1
         for i, side, any_one in zip(
@@ -127,7 +127,7 @@ class Endpoint:
 
     @shared_property
     def sorted_windows(self) -> tuple[_SortedWindows, ...]:
-        """The windows of each dimension of the tensor, sorted to be searched."""
+        """The windows of each dimension of the tensor, sorted for searches."""
         layout = self.layout
         return tuple(
             _SortedWindows.of(windows, side)
@@ -150,7 +150,7 @@ class Endpoint:
 
     @shared_property
     def terms(self) -> int:
-        """The largest number of workers that hold one element and take part: so many are summed, or get it."""
+        """The largest number of workers that hold one element and take part: those that are summed, or that get it."""
         return math.prod(
             self.copies(grid_dim) for grid_dim, any_one in enumerate(self.interchangeable) if not any_one
         )
@@ -167,8 +167,8 @@ class Endpoint:
         ]
         if not all(shared):
             return
-        # For each dimension of the grid: the indices along it that take part, each with the interval that it shares of the
-        # tensor dimension lying along it, if any.
+        # For each dimension of the grid: the indices along it that take part, each with the interval that it shares if a
+        # tensor dimension lies along it.
         axes = self.layout.axes
         choices: list[list[tuple[int, Window | None]]] = []
         for grid_dim, side in enumerate(self.layout.partition.shape):
@@ -188,50 +188,50 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Overlaps:
-    """All that goes from the source to the target. Make it with :func:`overlaps`, which shares what is known."""
+    """The overlaps of a source and a target. Make it with :func:`overlaps`, which returns a shared object."""
 
     source: Endpoint
     target: Endpoint
 
     @property
     def reversed(self) -> Overlaps:
-        """The same boxes on their way back."""
+        """The same boxes in the other direction."""
         return overlaps(self.target, self.source)
 
     def leaving(self, rank: int) -> tuple[Overlap, ...]:
-        """Overlaps that `rank` has for others, and for itself, in the order of the target's groups."""
+        """Return the overlaps that `rank` has for others, and for itself, in the order of the target's groups."""
         if not self.source.layout.partition.is_active(rank):
             return ()
         return _leaving_group(self, self.source.group_of(rank)).get(rank, ())
 
     def arriving(self, rank: int) -> tuple[Overlap, ...]:
-        """Overlaps that others, and itself, have for `rank`, in the order of the source's groups.
+        """Return the overlaps that others, and itself, have for `rank`, in the order of the source's groups.
 
-        So workers with the same window find the same boxes in the same order, and sum them in it.
+        So workers with the same window find the same boxes in the same order, and sum them in this order.
         """
         return tuple(Overlap(back.target, back.source, back.box) for back in self.reversed.leaving(rank))
 
 
 @lru_cache(maxsize=64)
 def overlaps(source: Endpoint, target: Endpoint) -> Overlaps:
-    """Overlaps of two ends: the same object for all who ask."""
+    """Return the overlaps of two ends: one object for all callers."""
     return Overlaps(source, target)
 
 
 # Two groups, one of the source and one of the target, exchange their box once, between one member of each. The rule:
 #
-# 1. If a worker is a member of both, it keeps what it has and nothing is sent.
+# 1. If a worker is a member of both, it keeps its part and nothing is sent.
 # 2. Else the members take turns: the group with the number n sends to, and receives from, member n (modulo the size) of
 #    the other, so that the work is spread.
 # 3. Groups whose workers must end up with equal values, along agreeing dimensions, use the same of their members: the one
 #    that rules 1 and 2 give for the first of these groups. Otherwise a box could be added to one summand here and to
 #    another there: their sum would be right, but the copies of each summand would differ.
 #
-# The rule treats both sides alike. So the way back, from target to source, has the same boxes between the same workers, and
-# sender and receiver find the same pairs without asking each other.
-@lru_cache(maxsize=64)  # all members of a group ask the same, and each asks for both directions
+# The rule is symmetric. So the way back, from target to source, has the same boxes between the same workers, and
+# sender and receiver find the same pairs without communication.
+@lru_cache(maxsize=64)  # all members of a group need the same, and each needs both directions
 def _leaving_group(moves: Overlaps, group: Index) -> dict[int, tuple[Overlap, ...]]:
-    """Overlaps that the members of a group of the source have for the target, by the rank of the member."""
+    """Return the overlaps that the members of a group of the source have for the target, by the rank of the member."""
     source, target = moves.source, moves.target
     window = source.layout.window(source.member(group, 0))
     assert window is not None
@@ -255,7 +255,7 @@ def _leaving_group(moves: Overlaps, group: Index) -> dict[int, tuple[Overlap, ..
 
 
 def _members_in_both(moves: Overlaps, group: Index) -> dict[Index, int]:
-    """The members of a group of the source that are active in the target, by their group there; of several the lowest."""
+    """Return the members of a group of the source that are active in the target, by their group there: the lowest of each."""
     return {
         moves.target.group_of(rank): rank
         for rank in sorted(moves.source.members(group), reverse=True)  # the lowest overwrites the others
@@ -264,7 +264,7 @@ def _members_in_both(moves: Overlaps, group: Index) -> dict[Index, int]:
 
 
 def _sharing(tensor: Tensor) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
-    """For each dimension of the partition: do the workers along it share values, do they hold summands."""
+    """Return, for each dimension of the partition, True if the workers along it share values, and True if they hold summands."""
     return (
         tuple(entry.is_shared for entry in tensor.types),
         tuple(entry is LocalType.PARTIAL for entry in tensor.types),
@@ -273,7 +273,7 @@ def _sharing(tensor: Tensor) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
 
 @lru_cache(maxsize=64)
 def gaps(source: Endpoint, target: Endpoint) -> tuple[int, tuple[Window, ...]] | None:
-    """The first dimension in which the target needs elements of the tensor that nobody in the source holds, and those.
+    """Return the first dimension in which no worker of the source holds indices that the target needs, and these indices.
 
     `None` if there are none. Dimensions are independent: an element is held if it is held in each dimension.
     """
@@ -288,11 +288,11 @@ def gaps(source: Endpoint, target: Endpoint) -> tuple[int, tuple[Window, ...]] |
 
 @dataclass(frozen=True)
 class _SortedWindows:
-    """The windows along one dimension of a tensor that hold something, cut off at its ends, sorted by their starts."""
+    """The windows along one dimension of a tensor that are not empty, clipped to the tensor and sorted by their starts."""
 
     entries: tuple[tuple[int, int, int], ...]  # start, stop, index along the partition
     starts: tuple[int, ...]
-    largest_stops: tuple[int, ...]  # of this entry and all before it: ascending, which stops are not
+    largest_stops: tuple[int, ...]  # of this entry and all before it: unlike stops, they are ascending
 
     @classmethod
     def of(cls, windows: Sequence[Window], side: int) -> _SortedWindows:
@@ -307,8 +307,8 @@ class _SortedWindows:
         first, last = window
         if first >= last:
             return []
-        # Entries before the slice end too early and those after it start too late. Within it, only entries that a longer
-        # one hides in `largest_stops` can fail to reach `first`.
+        # Entries before the slice stop too early and those after it start too late. An entry in the slice may still stop
+        # before `first`, if an earlier one stops later.
         candidates = self.entries[bisect_right(self.largest_stops, first) : bisect_left(self.starts, last)]
         return sorted(
             (i, (max(start, first), min(stop, last))) for start, stop, i in candidates if stop > first
@@ -321,7 +321,7 @@ class _SortedWindows:
 
     @cached_property
     def union(self) -> list[Window]:
-        """The intervals that are held, in order and apart."""
+        """The intervals that are held, in order and separated."""
         joined: list[Window] = []
         for start, stop, _ in self.entries:
             if joined and start <= joined[-1][1]:

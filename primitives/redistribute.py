@@ -2,12 +2,11 @@
 
     y[◦_0, *] ← x[*, ◦_0]          y[◦_1] ← Σ̃_0 x[◦_1]
 
-As a map it is the sum over the summands, then a repartition: every worker gets its window of the sum. How it gets there,
-by all-gathers, discards, reduce-scatters, all-reduces and all-to-alls in their segments, is a plan that is made once, the
-cheapest among the chains of these steps; :mod:`adjointlab.primitives.redistribution_plan` says which steps those are. What
-is no such chain may be cheaper where there are summands: a repartition that sums as it goes (:class:`Repartition` of a
-partial tensor), or an all-to-all before the sum. The adjoint is the chain of the adjoints in reverse order, whatever it
-costs.
+As a map it is the sum over the summands, then a repartition: every worker gets its window of the sum. The implementation follows
+a plan that is made once: the cheapest chain of all-gathers, discards, reduce-scatters, all-reduces and all-to-alls in their
+segments; :mod:`adjointlab.primitives.redistribution_plan` defines these steps. If there are summands, something other than such a
+chain may be cheaper: a repartition that sums as it goes (:class:`Repartition` of a partial tensor), or an all-to-all before the
+sum. The adjoint is the chain of the adjoints in reverse order, whatever it costs.
 """
 
 from __future__ import annotations
@@ -38,18 +37,18 @@ _Apply: TypeAlias = Callable[[Array, Array | None], Array]
 
 
 class _Stage(NamedTuple):
-    """A step of the plan on this rank: both directions, from an array into given memory or a fresh array."""
+    """A step of the plan on this rank, in both directions; each writes into given memory or a fresh array."""
 
     forward: _Apply
     adjoint: _Apply
 
 
 class Redistribute(LinearOperator):
-    """Brings a tensor of the shape from one assignment to another, over the workers of one processor grid.
+    """Brings a tensor of `shape` from one assignment to another, over the workers of one processor grid.
 
     `source` and `target` have for each dimension of the tensor the grid dimensions that it is distributed over: () where
     it is whole ([Dryden19]'s *), (0,) or (1, 2) where it is cut along them (◦), by balanced and nested cuts; see
-    :mod:`adjointlab.primitives.assignment`. A grid dimension stands once at most. Along those that are not named, the
+    :mod:`adjointlab.primitives.assignment`. Each grid dimension is used at most once. Along those that are not used, the
     redundant ones, lie copies of the local type `copies`, "replicated" or "invariant"; but along the grid dimensions
     `partial` lie summands in the source, which are summed (Σ̃).
 
@@ -57,8 +56,8 @@ class Redistribute(LinearOperator):
     grid dimensions, then the redundant grid dimensions. `plan` has the steps, the same on all ranks.
 
     ``forward(x)`` and ``adjoint(y)`` take the local tensor and return a fresh one, or `out` (row-major, sharing no
-    memory with the argument); a worker outside the grid returns a copy of its tensor of zero volume. What lies between
-    the steps is kept in memory that is made once and reused.
+    memory with the argument); a worker outside the grid returns a copy of its tensor of zero volume. Intermediate tensors
+    are in memory that is made once and reused.
 
     Raises `ValueError` for assignments that the tensor or the grid does not have, for summands along a grid dimension
     that the source is distributed over, for ranks beyond the communicator's, and in a call, before its first message, for
@@ -88,7 +87,7 @@ class Redistribute(LinearOperator):
         self.domain = Space(self._tensor(self.source, dtype, "x"))
         self.codomain = Space(self._tensor(self.target, dtype, "y"))
         copied = self.target.redundant(grid.shape) if self.copies is LocalType.REPLICATED else ()
-        # So many summands are summed, and so many cotangents of copies.
+        # The number of summands, and the number of cotangents of copies, which the adjoint sums.
         self.gain = self.fan_in = max(
             math.prod(grid.shape[axis] for axis in axes) for axes in (self.source.summed, copied)
         )
@@ -100,8 +99,8 @@ class Redistribute(LinearOperator):
         self._reused: dict[tuple[int, Hashable], Array] = {}
 
     def specification(self) -> Program | tuple[Program, Program]:
-        """That of the repartition between the two layouts, whatever the plan: every summand goes straight to every worker
-        that holds some of it in the target; of copies, the first one goes.
+        """The program of the repartition between the two layouts, whatever the plan: every summand goes directly to every
+        worker that holds a part of it in the target; of several copies, the first one goes.
         """
         return repartition_programs(self.domain, self.codomain)
 
@@ -131,10 +130,10 @@ class Redistribute(LinearOperator):
         return Tensor(layout_of(self.grid, self.shape, assigned), dtype, types, name)
 
     def _stage(self, step: PlanStep, dtype: str) -> _Stage:
-        """A step of the plan on this rank.
+        """Make a step of the plan on this rank.
 
-        Where copies are invariant, so that they count once, the adjoints of an all-gather, a discard and an all-reduce need
-        no sum: each worker keeps its part, gathers the parts, and has the cotangent already.
+        If copies are invariant, so that they count once, the adjoints of an all-gather, a discard and an all-reduce need no sum:
+        in turn, each worker keeps its part, gathers the parts, and has the cotangent already.
         """
         source, target = self._tensor(step.source, dtype, "x"), self._tensor(step.target, dtype, "y")
         is_invariant = self.copies is LocalType.INVARIANT
@@ -162,7 +161,7 @@ class Redistribute(LinearOperator):
                 return _Stage(repartition.forward, repartition.adjoint)
 
     def _segment(self, step: PlanStep, narrow: Tensor, wide: Tensor) -> Segment | None:
-        """The workers along the step's grid dimensions, and their parts of what each holds in the wide tensor."""
+        """Return the workers along the step's grid dimensions, and their parts of the wide local tensor."""
         window = wide.layout.window(self._rank)
         if window is None:
             return None
@@ -177,7 +176,7 @@ class Redistribute(LinearOperator):
         return Segment(step.dim, ranks, tuple(parts))
 
     def _copy(self, array: Array, out: Array | None) -> Array:
-        """The identity, into given memory or a fresh array."""
+        """Return the argument, copied into given memory or a fresh array."""
         if out is None:
             return arrays.copy(array)
         arrays.copy_into(out, array)
@@ -200,7 +199,7 @@ class Redistribute(LinearOperator):
         if not stages:
             self._copy(array, filled)
             return result
-        # Only the last stage writes into the result. A batch has a size of its own, so its intermediates are not kept.
+        # Only the last stage writes into the result. Batches differ in size, so their intermediates are not kept.
         *first, last = stages
         for stage, number in zip(first, between, strict=True):
             array = stage(array, None if batch else self._intermediate(number, array))
@@ -208,11 +207,11 @@ class Redistribute(LinearOperator):
         return result
 
     def _intermediate(self, number: int, like: Array) -> Array:
-        """Memory for the tensor after step `number`: made once for each array library."""
+        """Return memory for the tensor after step `number`: made once for each kind of memory."""
         key = (number, arrays.memory_kind(like))
         if key not in self._reused:
             tensor = self._intermediates[number]
-            with arrays.kept(like):
+            with arrays.outside_inference_mode(like):
                 self._reused[key] = arrays.empty(tensor.layout.local_shape(self._rank), tensor.dtype, like)
         return self._reused[key]
 

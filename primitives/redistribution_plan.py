@@ -4,11 +4,11 @@
     discard          ◦_d ← *,  ◦_{d,e} ← ◦_d          each worker keeps a part of its copy
     reduce-scatter   ◦_{d,e} ← Σ̃_e ◦_d                sums, and leaves each worker a part
     all-reduce       * ← Σ̃ *                          sums, and leaves every worker the sum
-    all-to-all       ◦ * ← * ◦                        whatever is needed goes straight to the target
+    all-to-all       ◦ * ← * ◦                        all elements that are needed go directly to the target
 
 A chain of such steps leads from one assignment to another. Not every chain is searched: an all-to-all is the last step,
-taken when no summands are left; and grid dimensions are added to a tensor dimension in one order only, in which those that
-the target has there come first.
+taken when no summands are left; and grid dimensions are added to a tensor dimension in one order only, which begins with those
+that the target has there.
 
 Chains are compared by the elements that the busiest worker receives, added up over the steps; then by messages, then by the
 number of steps. A collective over g workers is charged the fewest elements and messages that any algorithm needs:
@@ -53,7 +53,7 @@ class StepKind(Enum):
 
 
 class Cost(NamedTuple):
-    """Cost of a chain; compared entry by entry, the first first."""
+    """Cost of a chain; costs are compared lexicographically."""
 
     elements: int = 0
     messages: int = 0
@@ -69,7 +69,7 @@ class Cost(NamedTuple):
 class PlanStep:
     """One step of a chain: a collective on tensor dimension `dim` among the workers along the grid dimensions `along`.
 
-    An all-reduce and an all-to-all concern no single dimension, and an all-to-all no single group of workers.
+    An all-reduce and an all-to-all have no `dim`, and an all-to-all has no `along`.
     """
 
     kind: StepKind
@@ -89,7 +89,7 @@ class PlanStep:
 
 @dataclass(frozen=True)
 class RedistributionPlan:
-    """A chain of steps and what it costs."""
+    """A chain of steps and its cost."""
 
     steps: tuple[PlanStep, ...]
     cost: Cost
@@ -119,7 +119,7 @@ def cheapest(
             if following in known and known[following] <= total:
                 continue
             if goal in known and known[goal] <= total.plus(_least(grid, shape, following, goal)):
-                continue  # a chain to the goal is known that costs no more than any through this one can
+                continue  # no chain through this assignment can cost less than a known one
             known[following], last_step_to[following] = total, step
             heappush(frontier, (total, next(order), following))
     steps: list[PlanStep] = []
@@ -138,7 +138,7 @@ def _without_ones(grid: Sequence[int], assigned: Assignment) -> Assignment:
 
 
 def _steps(grid: Sequence[int], current: Assignment, goal: Assignment) -> Iterator[PlanStep]:
-    """The steps that lead on from an assignment."""
+    """Yield the steps that start from an assignment."""
     copied = [axis for axis in current.redundant(grid) if grid[axis] > 1 and axis not in current.summed]
     for dim, axes in enumerate(current.dims):
         for kept in range(len(axes)):
@@ -163,7 +163,7 @@ def _with(current: Assignment, dim: int, axes: tuple[int, ...], summed: Sequence
 
 
 def _added(free: Sequence[int], axes: tuple[int, ...], goal: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Every choice of free grid dimensions to add to `axes`, in one order: first those with which the goal goes on."""
+    """Yield every choice of free grid dimensions to add to `axes`, in one order, which begins with those that follow in the goal."""
     ahead = goal[len(axes) :] if goal[: len(axes)] == axes else ()
     for size in range(1, len(free) + 1):
         for chosen in combinations(free, size):
@@ -196,14 +196,14 @@ def _cost(grid: tuple[int, ...], shape: tuple[int, ...], step: PlanStep) -> Cost
                     _parts_met(nested_cut(side, [grid[axis] for axis in axes]), window)
                     for side, axes, window in zip(shape, step.source.dims, needed, strict=True)
                 ]
-                # One message from each worker whose window it meets, but for what it has itself.
+                # One message from each worker whose window it overlaps, except from itself.
                 messages = int((_volume(parts) - (shared > 0)).max())
                 all_to_alls = 1
     return Cost(elements, messages if elements else 0, 1, all_to_alls)
 
 
 def _least(grid: tuple[int, ...], shape: tuple[int, ...], current: Assignment, goal: Assignment) -> Cost:
-    """A lower bound of the cost of any chain from `current` to the goal, for the pruning of the search."""
+    """Return a lower bound of the cost of any chain from `current` to the goal, to prune the search."""
     if current == goal:
         return Cost()
     if not current.summed:
@@ -249,7 +249,7 @@ def _shared_lengths(one: _Windows, other: _Windows) -> _GridArray:
 
 def _parts_met(ends: tuple[int, ...], window: _Windows) -> _GridArray:
     """The number of parts of a cut that share an index with a window."""
-    inner = np.unique(ends)  # empty parts hold nothing
+    inner = np.unique(ends)  # without empty parts
     first = np.searchsorted(inner, window[0], side="right") - 1
     last = np.searchsorted(inner, window[1], side="left")
     parts: _GridArray = np.where(window[0] < window[1], last - first, 0)

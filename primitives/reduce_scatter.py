@@ -25,8 +25,8 @@ class ReduceScatter(SegmentedOperator):
     """Sums x along dimension `along` of its partition and cuts dimension `dim` of the sum along it.
 
     `layout` lays x over its partition: every worker holds dimension `dim` whole, and the workers along `along` hold the
-    same windows. They are copies with values of their own (`summands` "varying") or summands of one tensor ("partial").
-    y lies as x does, with dimension `dim` cut along `along` at `cut`, the boundaries, which may be uneven and leave empty
+    same windows. They are copies with different values (`summands` "varying") or summands of one tensor ("partial").
+    y has the layout of x, with dimension `dim` cut along `along` at `cut`, the boundaries, which may be uneven and leave empty
     parts (default: balanced).
 
     `types` are the local types of y, for each dimension of the partition; x has the same along all but `along`.

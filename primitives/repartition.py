@@ -6,7 +6,7 @@
 for the workers r of P_x and s of P_y, and the windows X_r and Y_s of the tensor that they hold. The classical
 all-to-all (section 2.2) is the case of two cuts of a tensor along different dimensions.
 
-Where several workers hold copies, their local type says which of them take part:
+If several workers hold copies, their local type determines which of them take part:
 
 ==========  =====================  =====================
 local type  in the source          in the target
@@ -50,10 +50,10 @@ from adjointlab.typing import Array, Communicator, Request
 __all__ = ["Repartition", "repartition_programs"]
 
 _TAG = 0
-"""Of every message. Callers may send messages of their own on the same communicator with any other tag."""
+"""The tag of every message. Callers may send other messages on the same communicator with any other tag."""
 
 _Pair: TypeAlias = tuple[Array, Array]
-"""A target and the source that is copied or added into it."""
+"""A target, and the source that is copied or added into it."""
 
 
 class Repartition(LinearOperator):
@@ -68,14 +68,14 @@ class Repartition(LinearOperator):
     P_y it returns, a tensor of zero volume. ``adjoint(y)`` carries back, and sums where y has copies. A worker that
     gets a local tensor may give the memory for it as `out` (row-major, sharing no memory with the argument).
 
-    Only what a worker has not already is sent, in one message for a pair of workers at most, directly from one to the
-    other: `overlaps` and `adjoint_overlaps` say what. Many summands for many copies are not reduced on the way, as
-    AllSumReduce does.
+    A worker is sent only elements that it does not have, directly from another worker, in at most one message for a pair of
+    workers: `overlaps` and `adjoint_overlaps` list them. Many summands for many copies are not reduced on the way, unlike
+    in AllSumReduce.
 
-    Raises `ValueError` for layouts of different global tensors, elements that the target needs and nobody in the source
+    Raises `ValueError` for layouts of different global tensors, elements that the target needs and no worker of the source
     holds, a source with several varying copies of an element (there is no one global tensor), local types that do not
     fit the layouts, ranks beyond the communicator's, and in a call, before its first message, for a local tensor that
-    is not what the layout says.
+    does not match the layout.
     """
 
     symbol = "T"
@@ -107,12 +107,12 @@ class Repartition(LinearOperator):
         self.adjoint_overlaps = _overlaps(y.dual, x.dual)
         _check_source(x, self.overlaps)
         self.gain = self.fan_in = _terms(self.overlaps, self.adjoint_overlaps)
-        # Both directions are planned here, so that a call does nothing but move data.
+        # Both directions are planned here, so that a call only moves data.
         self._forward = _Exchange(comm, x, y, self.overlaps)
         self._adjoint = _Exchange(comm, y.dual, x.dual, self.adjoint_overlaps)
 
     def specification(self) -> Program | tuple[Program, Program]:
-        """T, and T* too where it is not mechanical, since invariant copies count once in the pairing."""
+        """T, and also T* if that is not the mechanical adjoint, since invariant copies count once in the pairing."""
         return repartition_programs(self.domain, self.codomain)
 
     def forward(self, x: Array, out: Array | None = None) -> Array:
@@ -134,9 +134,9 @@ def repartition_programs(domain: Space, codomain: Space) -> Program | tuple[Prog
 
 
 def _program(source: Space, target: Space) -> Program:
-    """Add what is held in each window into each window that it meets.
+    """Add each window's elements into each window that it overlaps.
 
-    Of copies of which any one will do, the first takes part: the implementation chooses others, to the same effect.
+    If any one of several copies may take part, the first one does: the implementation may choose others, to the same effect.
     """
     (x,), (y,) = source.tensors, target.tensors
     read = [a for a in buffers(source) if _is_first(x, a.rank, LocalType.REPLICATED, LocalType.INVARIANT)]
@@ -145,7 +145,7 @@ def _program(source: Space, target: Space) -> Program:
     steps: list[Generator] = [Allocate(b) for b in buffers(target)]
     for a, b in product(read, written):
         held, wanted = x.layout.window(a.rank) or (), y.layout.window(b.rank) or ()
-        inside = intersection(held, tensor)  # what a window holds beyond the tensor does not count
+        inside = intersection(held, tensor)  # elements beyond the tensor do not count
         if inside is not None and (shared := intersection(inside, wanted)) is not None:
             steps.append(Add(region_in(a, held, shared), region_in(b, wanted, shared)))
     steps += [Deallocate(a) for a in buffers(source)]
@@ -159,12 +159,12 @@ def _is_first(tensor: Tensor, rank: int, *types: LocalType) -> bool:
 
 
 def _overlaps(source: Tensor, target: Tensor) -> Overlaps:
-    """Overlaps of two tensors by the table of local types."""
+    """Return the overlaps of two tensors by the table of local types."""
     return overlaps(Endpoint.of_source(source), Endpoint.of_target(target))
 
 
 def _check_source(x: Tensor, moves: Overlaps) -> None:
-    """Raise `ValueError` unless `x` is one global tensor that has what the target needs."""
+    """Raise `ValueError` unless `x` is one global tensor that has all elements that the target needs."""
     partition = x.layout.partition
     for dim, entry in enumerate(x.types):
         if entry is LocalType.VARYING and (copies := moves.source.copies(dim)) > 1:
@@ -193,7 +193,7 @@ def _terms(there: Overlaps, back: Overlaps) -> int:
 
 
 class _Incoming(NamedTuple):
-    """A box of the result: who has it, where it lies in the result, and where in the argument if this rank has it."""
+    """A box of the result: the rank that has it, its index in the result, and that in the argument if this rank has it."""
 
     source: int
     in_result: ViewIndex
@@ -201,7 +201,7 @@ class _Incoming(NamedTuple):
 
 
 class _Exchange:
-    """One direction on this rank: what it sends, keeps and receives, and how its result is made of that."""
+    """One direction on this rank: the boxes that it sends, keeps and receives, and the assembly of its result from them."""
 
     def __init__(self, comm: Communicator, source: Tensor, target: Tensor, moves: Overlaps) -> None:
         rank = comm.Get_rank()
@@ -213,7 +213,7 @@ class _Exchange:
         # An inactive rank has no window and no overlaps; () stands for it.
         boxes = [relative_to(wanted, entry.box) for entry in arriving]
         assembly = assemble(target.layout.local_shape(rank), boxes, moves.source.is_regular)
-        # From the next rank on, so that not all ranks send to the same one first.
+        # Starting with the next rank, so that not all ranks send to the same one first.
         leaving = sorted(
             (entry for entry in moves.leaving(rank) if entry.is_sent),
             key=lambda entry: (entry.target - rank) % comm.Get_size(),
@@ -231,16 +231,16 @@ class _Exchange:
         self._buffers: dict[tuple[Hashable, bool, int], Array] = {}
 
     def carry(self, array: Array, out: Array | None = None) -> Array:
-        """Collective: the local tensor of the target, made of what all ranks hold of the source's."""
+        """Collective: return the local tensor of the target, made of the local tensors of the source on all ranks."""
         batch = check_argument(self.source, array, self.rank)
-        # An inactive rank has memory without elements, and none to give for it.
+        # An inactive rank has no elements to write into `out`.
         out = out if self._is_target else None
         result, argument, filled = result_with_views(self.target, array, out, self.rank, batch)
         self._fill(filled, argument, batch)
         return result
 
     def _fill(self, result: Array, array: Array, batch: tuple[int, ...]) -> None:
-        """Collective: write the result that `array` and what the others hold make."""
+        """Collective: write the result, made of `array` and the local tensors of the other ranks."""
         total = result if not self._widens else arrays.empty(result.shape, "float32", array)
         # Before any receive is posted, as memory that MPI receives into must not be touched.
         for index in self._cleared:
@@ -250,19 +250,19 @@ class _Exchange:
         requests, to_copy, to_add = self._receive(comm, total, array, batch)
         for together in transport.packed_together(self._sent, array):
             requests += self._send(comm, together, array, batch)
-        # While the messages are on their way.
+        # While the messages are in flight.
         arrays.copy_all([(total[at], array[held]) for _, at, held in self._copied if held is not None])
         if requests:
             MPI.Request.Waitall(requests)
         arrays.copy_all(to_copy)
-        arrays.add_all(to_add)  # after all copies: a box is added to what they left
+        arrays.add_all(to_add)  # after all copies, which boxes are added to
         if self._widens:
             arrays.copy_into(result, total)
 
     def _receive(
         self, comm: Communicator, total: Array, array: Array, batch: tuple[int, ...]
     ) -> tuple[list[Request], list[_Pair], list[_Pair]]:
-        """Post the receives; return them, and what is to be copied and added into `total` once they are complete."""
+        """Post the receives; return them, and the pairs to be copied and added into `total` once they are complete."""
         requests: list[Request] = []
         to_copy: list[_Pair] = []
         to_add: list[_Pair] = []
@@ -286,7 +286,7 @@ class _Exchange:
     def _send(
         self, comm: Communicator, group: Sequence[tuple[int, ViewIndex]], array: Array, batch: tuple[int, ...]
     ) -> list[Request]:
-        """Pack what is not in one piece of memory, and start the messages."""
+        """Pack boxes that are not contiguous, and start the messages."""
         messages, to_pack = [], []
         for target, index in group:
             view = array[index]
@@ -301,11 +301,11 @@ class _Exchange:
     def _buffer(
         self, receives: bool, peer: int, view: Array, argument: Array, batch: tuple[int, ...]
     ) -> Array:
-        """Row-major memory of the shape of `view` for the message of a worker: made once, but fresh for a batch."""
+        """Return row-major memory of the shape of `view` for a message from or to a worker: made once, or fresh for a batch."""
         if batch:
             return arrays.empty(view.shape, self.source.dtype, argument)
         key = (arrays.memory_kind(argument), receives, peer)
         if key not in self._buffers:
-            with arrays.kept(argument):
+            with arrays.outside_inference_mode(argument):
                 self._buffers[key] = arrays.empty(view.shape, self.source.dtype, argument)
         return self._buffers[key]

@@ -1,8 +1,8 @@
 """All-gather and reduce-scatter in each segment: one collective over blocks of any widths, along any dimension.
 
-Where the blocks of the wide local tensor lie in its memory one after another, as they do along its first dimension, they
-are received and sent where they are; else they are packed. AllGather, ReduceScatter, Discard, whose base is here too, and
-the steps of Redistribute are these.
+If the blocks of the wide local tensor are contiguous in its memory, as they are along its first dimension, they are received
+and sent in place; else they are packed. AllGather, ReduceScatter and Discard, whose base class is here too, and the steps of
+Redistribute use these collectives.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SegmentedCollectives:
 
     Made collectively over the segment, from the same arguments on all its ranks. Every method takes the local tensor of
     one of the two tensors and returns that of the other, fresh or in `out`; an inactive rank gets a copy of its argument.
-    Each raises `ValueError` for what is no such local tensor, before its message.
+    Each raises `ValueError`, before its message, for an argument that is not such a local tensor.
     """
 
     def __init__(self, comm: Communicator, segment: Segment | None, narrow: Tensor, wide: Tensor) -> None:
@@ -46,7 +46,7 @@ class SegmentedCollectives:
         if segment is None:
             return
         self._own = (slice(None),) * segment.dim + (slice(*segment.part(self._rank)),)
-        # The parts in the order in which MPI takes them: that of the communicator, which sorts the ranks.
+        # The parts in MPI's order, that of the communicator, which sorts the ranks.
         by_rank = sorted(zip(segment.ranks, segment.parts, strict=True))
         self._parts = tuple(part for _, part in by_rank)
         self._shape = wide.layout.local_shape(self._rank)
@@ -69,7 +69,7 @@ class SegmentedCollectives:
             return result
         sent, received = arrays.elementwise(array), arrays.elementwise(result)
         workers = transport.over(self._workers, array)
-        # Elements of one index of dimension `dim`, in a batch more than the layout says.
+        # Number of elements for one index of dimension `dim`, including those of a batch.
         unit = math.prod(received.shape) // self._shape[self._segment.dim]
         counts = [(stop - start) * unit for start, stop in self._parts]
         if self._has_ordered_blocks and len(set(counts)) == 1:
@@ -79,11 +79,11 @@ class SegmentedCollectives:
             displacements = [start * unit for start, _ in self._parts]
             workers.Allgatherv(sent, [received, (counts, displacements)])
         else:
-            # MPI can place blocks only: the parts are received one after another and then copied to their columns.
+            # MPI can only place blocks: the parts are received one after another and then copied to their columns.
             packed = self._packing_buffer(received, arrays.dtype_name(received), batch)
             workers.Allgatherv(sent, [packed, (counts, [0, *accumulate(counts[:-1])])])
             blocks = self._blocks(packed, result.shape)
-            received = received.reshape(result.shape)  # the memory of the result, in a type as wide
+            received = received.reshape(result.shape)  # the memory of the result, in a type of the same width
             for index, block in blocks:
                 received[index] = block
         return result
@@ -101,7 +101,7 @@ class SegmentedCollectives:
         if self._has_ordered_blocks:
             summands = arrays.summable(array)
         else:
-            # Into the type that MPI sums, as arrays.summable does, but block after block.
+            # Into the type that MPI sums, like arrays.summable, but block after block.
             values = arrays.summable_values(array)
             name = arrays.dtype_name(values)
             wide = "float32" if name in arrays.HALVES else name
@@ -129,7 +129,7 @@ class SegmentedCollectives:
         if self._segment is None:
             return arrays.copy(array)
         result = result_array(self.wide, array, out, self._rank, batch)
-        # Not all of it is cleared first: each element is written once.
+        # Each element is written once: the result is not cleared as a whole first.
         *before, own = self._own
         arrays.clear(result[(*before, slice(0, own.start))])
         arrays.copy_into(result[self._own], array)
@@ -137,7 +137,7 @@ class SegmentedCollectives:
         return result
 
     def _blocks(self, packed: Array, shape: tuple[int, ...]) -> Iterator[tuple[tuple[slice, ...], Array]]:
-        """For each worker the index of its part in a wide array of the shape, and the part in packed memory."""
+        """Yield, for each worker, the index of its part in a wide array of `shape`, and the part in packed memory."""
         assert self._segment is not None
         dim, start = self._segment.dim, 0
         for part in self._parts:
@@ -147,20 +147,20 @@ class SegmentedCollectives:
             start = stop
 
     def _packing_buffer(self, like: Array, name: str, batch: tuple[int, ...]) -> Array:
-        """Memory beside `like`, for as many elements of the type `name`: made once and reused, but for batches."""
+        """Return memory where `like` lies, for as many elements of the type `name`: made once and reused, or fresh for a batch."""
         size = (math.prod(like.shape),)
         if batch:
-            return arrays.beside(like, size, name)
+            return arrays.empty_native(like, size, name)
         key = (arrays.memory_kind(like), name)
         if key not in self._packed:
-            self._packed[key] = arrays.beside(like, size, name)
+            self._packed[key] = arrays.empty_native(like, size, name)
         return self._packed[key]
 
 
 class SegmentedMap(NamedTuple):
-    """A map from the narrow to the wide tensor (`widens`) or back: how it is computed, and which parts go where.
+    """A map from the narrow to the wide tensor (`widens`) or back, and the method that computes it.
 
-    With `own_part_only` a worker has to do with its own wide tensor alone, and nothing is sent.
+    With `own_part_only` each worker uses only its own local tensors, and nothing is sent.
     """
 
     apply: Callable[[SegmentedCollectives, Array, Array | None], Array]
@@ -184,7 +184,7 @@ class SegmentedOperator(LinearOperator):
     memory with the argument); an inactive worker returns a copy of its tensor of zero volume.
 
     Raises `ValueError` for local types that do not fit, for ranks beyond the communicator's, and in a call, before its first message,
-    for a local tensor that is not what the layout says.
+    for a local tensor that does not match the layout.
     """
 
     batched = True
@@ -214,7 +214,7 @@ class SegmentedOperator(LinearOperator):
         )
 
     def specification(self) -> Program | tuple[Program, Program]:
-        """The map in each segment; of invariant copies also the adjoint, which for them is not the mechanical one."""
+        """The map in each segment; for invariant copies also the adjoint, which is not the mechanical one."""
         forward, adjoint = self._maps
         return (
             (self._program(forward), self._program(adjoint)) if self.is_invariant else self._program(forward)

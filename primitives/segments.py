@@ -1,9 +1,9 @@
-"""Segments: the workers along one dimension of a partition, and the part that each has of a tensor's dimension.
+"""Segments: the workers along one dimension of a partition, and the parts that they have of a tensor's dimension.
 
 A segmented collective is performed in each segment at once, with the data that are local to it [Dryden19, section 2.3.3].
-A tensor is *narrow* in a dimension that is cut along the segments, and *wide* where every worker holds it whole.
+A tensor is *narrow* in a dimension that is cut along the segments, and *wide* in one that every worker holds whole.
 
-Here are, as pure data, the narrow and wide layouts and, as generators, what is done in one segment.
+This module has the narrow and wide layouts, as pure data, and the operation in one segment, as generators.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 # all-gather: narrow → wide     discard: wide → narrow, the own part     reduce-scatter: wide → narrow, the part of the sum
 @dataclass(frozen=True)
 class Segment:
-    """Workers in the order of the partition, and the part of tensor dimension `dim` that each has when it is narrow.
+    """Workers in the order of the partition, and the part of tensor dimension `dim` that each has in the narrow tensor.
 
     The parts are intervals of the wide local tensor; they follow one another and make up the whole dimension.
     """
@@ -50,7 +50,7 @@ class Segment:
     parts: tuple[Window, ...]
 
     def part(self, rank: int) -> Window:
-        """The part of one of the workers."""
+        """The part of a worker."""
         return self.parts[self.ranks.index(rank)]
 
 
@@ -66,7 +66,7 @@ def segment_of(narrow: Layout, dim: int, rank: int) -> Segment | None:
 def segmented_program(narrow: Tensor, wide: Tensor, dim: int, widens: bool, own_part_only: bool) -> Program:
     """In each segment, add each worker's narrow buffer to its part of every worker's new wide buffer, if that `widens`.
 
-    Else add these parts to the new narrow buffer. With `own_part_only` it is the part of the worker's own wide buffer.
+    Else add these parts to the new narrow buffer. With `own_part_only` only the part of the worker's own wide buffer is used.
     """
     narrow_of_rank, wide_of_rank = (buffers_by_rank(Space(tensor)) for tensor in (narrow, wide))
     source, target = (narrow_of_rank, wide_of_rank) if widens else (wide_of_rank, narrow_of_rank)
@@ -88,7 +88,7 @@ def segmented_program(narrow: Tensor, wide: Tensor, dim: int, widens: bool, own_
 def axis_of_cut(layout: Layout, dim: int) -> int:
     """The partition dimension along which dimension `dim` of the tensor is cut.
 
-    Raises `ValueError` for a dimension that the tensor has not, and for one that is not cut.
+    Raises `ValueError` for a dimension that the tensor does not have, and for one that is not cut.
     """
     _check_dim(layout, dim)
     axis = layout.axes[dim]
@@ -112,9 +112,9 @@ def wide_layout(layout: Layout, dim: int) -> Layout:
 def narrow_layout(layout: Layout, dim: int, along: int, cut: Sequence[int] | None) -> Layout:
     """`layout` with dimension `dim`, which is whole, cut along dimension `along` of the partition, where copies lie.
 
-    `cut` are the boundaries; `None` takes the balanced ones. Raises `ValueError` for a dimension that the tensor or the
-    partition has not or that is not whole, for workers along `along` that hold different windows, and for boundaries
-    that do not cut the dimension; `TypeError` for what is not an integer.
+    `cut` has the boundaries; `None` takes the balanced ones. Raises `ValueError` for a dimension that the tensor or the
+    partition does not have or that is not whole, for workers along `along` that hold different windows, and for boundaries
+    that do not cut the dimension; `TypeError` for values that are not integers.
     """
     _check_dim(layout, dim)
     whole_number("along", along)
@@ -140,7 +140,7 @@ def _narrow_layout(layout: Layout, dim: int, along: int, cut: tuple[int, ...] | 
             f"{layout}; a dimension is cut where copies lie (say so with the layout's `axes`, None for a dimension that "
             "is not cut)"
         )
-    # A dimension that lies along `along` in copies is held there once, as one that is not cut.
+    # Another dimension that lies along `along`, in copies, becomes one that is not cut.
     axes = [None if axis == along else axis for axis in layout.axes]
     axes[dim] = along
     cuts: list[Sequence[int] | None] = [None] * layout.order
@@ -160,9 +160,9 @@ def narrow_and_wide(
     wide_type: LocalType,
     names: tuple[str, str],
 ) -> tuple[Tensor, Tensor]:
-    """The narrow and the wide tensor, called `names`: of local types `types`, but of the type `wide_type` along `along` where wide.
+    """Return the narrow and the wide tensor, called `names`, of local types `types`; the wide one has `wide_type` along `along`.
 
-    Raises `ValueError` for types that do not fit, and for another than varying along the cut.
+    Raises `ValueError` for types that do not fit, and for a type other than varying along the cut.
     """
     cut_tensor = Tensor(narrow, dtype, tuple(LocalType(entry) for entry in types), names[0])
     if cut_tensor.types[along] is not LocalType.VARYING:
@@ -175,10 +175,10 @@ def narrow_and_wide(
 
 
 def gain_of(x: Tensor, y: Tensor, along: int, forward: int = 1, adjoint: int = 1) -> int:
-    """The gain of a map from x to y that sums `forward` and `adjoint` values along `along` in the two directions.
+    """Return the gain of a map from x to y that sums `forward` and `adjoint` values along `along` in the two directions.
 
     Along the other dimensions of the partition workers do the same independently, and summands stay summands. These count
-    too, since a partial tensor is compared after summation.
+    too, since partial tensors are compared after summation.
     """
 
     def summands(tensor: Tensor) -> int:
@@ -191,7 +191,7 @@ def gain_of(x: Tensor, y: Tensor, along: int, forward: int = 1, adjoint: int = 1
 
 
 def local_type(name: str, value: LocalType | str, legal: Sequence[str]) -> LocalType:
-    """The local type `value` of the argument `name`; `ValueError` for one that is not among the legal ones."""
+    """Return the local type `value` of the argument `name`; raise `ValueError` if it is not one of the legal ones."""
     if (value.value if isinstance(value, LocalType) else value) not in legal:
         raise ValueError(f"{name}: {value!r} is not one of {', '.join(legal)}")
     return LocalType(value)

@@ -22,7 +22,7 @@ from adjointlab.typing import Array, Communicator
 __all__ = ["SendReceive"]
 
 _TAG = 0
-"""Of every message. Callers may send messages of their own on the same communicator with any other tag."""
+"""The tag of every message. Callers may send other messages on the same communicator with any other tag."""
 
 
 class SendReceive(LinearOperator):
@@ -30,11 +30,11 @@ class SendReceive(LinearOperator):
 
     `layout` lays x over a partition of one worker, the source. In the form "copy" x stays: ``forward(x)`` returns
     (x, y) and ``adjoint(x, y)`` returns x + y on the source. In the form "move" x goes: ``forward(x)`` returns y and
-    ``adjoint(y)`` sends it back. Wherever a worker holds none of a tensor, it takes or returns one of zero volume.
+    ``adjoint(y)`` sends it back. A worker that holds nothing of a tensor takes or returns one of zero volume.
     All results are fresh arrays.
 
     Raises `ValueError` for a layout over several workers, an unknown form, ranks beyond the communicator's, and in a
-    call, before its message, for a local tensor that is not what the layout says.
+    call, before its message, for a local tensor that does not match the layout.
     """
 
     batched = True
@@ -89,11 +89,11 @@ class SendReceive(LinearOperator):
         return x
 
     def _carry(self, array: Array, sent: Tensor, received: Tensor, batch: tuple[int, ...]) -> Array:
-        """The local tensor of `received`, brought from the worker of `sent` by one message."""
+        """Return the local tensor of `received`, which the worker of `sent` sends in one message."""
         source, target = sent.layout.partition.ranks[0], received.layout.partition.ranks[0]
-        if source == target == self._rank:  # MPI need not buffer a Send to oneself, so it could wait for ever
+        if source == target == self._rank:  # MPI need not buffer a Send to oneself, so it could block forever
             return arrays.copy(array)
-        is_message = received.layout.local_size(target) > 0  # an empty tensor needs none; both workers know
+        is_message = received.layout.local_size(target) > 0  # follows from the layout, so both workers agree
         if is_message and self._rank == source:
             transport.over(self.comm, array).Send(arrays.message(array), dest=target, tag=_TAG)
         result = arrays.empty((*received.layout.local_shape(self._rank), *batch), received.dtype, array)

@@ -24,7 +24,7 @@ __all__ = ["StartedTransfer", "Transfer"]
 
 @dataclass(frozen=True)
 class StartedTransfer:
-    """A transfer that may still be going on."""
+    """A transfer that may not be complete yet."""
 
     array: Array
     mark: Any = None
@@ -42,10 +42,10 @@ class Transfer(LinearOperator):
     `layout` lays x over its workers, and y too. ``forward(x)`` takes this rank's local tensor in the memory `source` and returns
     a fresh, row-major one in `target`; ``adjoint(y)`` the other way round. No messages. With `pinned` copies between the host and
     a device go through page-locked memory: none blocks, a copy to the host lies in page-locked memory, and
-    :meth:`start_forward` and :meth:`start_adjoint` return while it is being made. Copies in bfloat16 are torch's alone.
+    :meth:`start_forward` and :meth:`start_adjoint` return while it is being made. Only torch's memories take bfloat16.
 
-    Raises `ValueError` for a name that is no memory, for an element type that a memory does not have, for ranks beyond the
-    communicator's, and in a call for what is no local tensor in its memory.
+    Raises `ValueError` for an unknown memory, for an element type that a memory does not have, for ranks beyond the
+    communicator's, and in a call for an argument that is not a local tensor in its memory.
     """
 
     symbol = "M"
@@ -80,19 +80,19 @@ class Transfer(LinearOperator):
         return Program(x.values(), (step for rank in x for step in move_to_new(x[rank], y[rank])))
 
     def forward(self, x: Array) -> Array:
-        """y, on this worker."""
+        """The local tensor of y."""
         return self.start_forward(x).result()
 
     def adjoint(self, y: Array) -> Array:
-        """The cotangent of x, on this worker."""
+        """The local tensor of the cotangent of x."""
         return self.start_adjoint(y).result()
 
     def start_forward(self, x: Array) -> StartedTransfer:
-        """Begin y; the argument may be written to when this returns, on a device in its current stream."""
+        """Start the copy to y; the argument may be written to when this returns, on a device in its current stream."""
         return self._start(x, self.x, self.source, self.target)
 
     def start_adjoint(self, y: Array) -> StartedTransfer:
-        """Begin the cotangent of x; see :meth:`start_forward`."""
+        """Start the copy to the cotangent of x; see :meth:`start_forward`."""
         return self._start(y, self.y, self.target, self.source)
 
     def _start(self, array: Array, tensor: Tensor, source: str, target: str) -> StartedTransfer:

@@ -1,4 +1,4 @@
-"""Checks of the arguments that an operator is made with.
+"""Checks of the arguments from which an operator is made.
 
 Every rank checks the same arguments before any message, so all raise the same error, which names the caller's argument.
 """
@@ -17,7 +17,7 @@ __all__ = ["arguments_renamed", "check_layout", "check_summed", "partition_of", 
 
 
 def partition_of(name: str, partition: PartitionLike, comm: Communicator) -> Partition:
-    """`partition`, or the partition with those sides; raise `TypeError` for what is neither, or for `comm` no communicator.
+    """Return `partition`, or the partition with these sides; raise `TypeError` if it is neither, or if `comm` is not a communicator.
 
     Raises `ValueError` unless all its ranks are among those of `comm`.
     """
@@ -31,7 +31,7 @@ def partition_of(name: str, partition: PartitionLike, comm: Communicator) -> Par
 
 
 def check_layout(name: str, layout: Layout, comm: Communicator) -> None:
-    """Raise `TypeError` unless `layout` is a layout over a communicator, and `ValueError` unless all its ranks are among those."""
+    """Raise `TypeError` unless these are a layout and a communicator, and `ValueError` unless that has all ranks of the layout."""
     size_of(comm)
     if not isinstance(layout, Layout):
         raise TypeError(f"{name}: {layout!r} is not a Layout")
@@ -50,7 +50,7 @@ def check_summed(name: str, layout: Layout, dims: Iterable[int], axes: str = "`a
 
 
 def single_worker(name: str, rank: int, order: int, comm: Communicator) -> Partition:
-    """Partition 1 × ... × 1 of `order` dimensions of the one worker `rank`; `ValueError` unless it is a rank of `comm`."""
+    """Return the partition 1 × ... × 1 of `order` dimensions with the worker `rank`; raise `ValueError` unless `comm` has that rank."""
     size = size_of(comm)
     if not 0 <= whole_number(name, rank) < size:
         raise ValueError(f"{name}: {rank} is not a rank of the communicator, which has ranks 0 to {size - 1}")
@@ -59,7 +59,7 @@ def single_worker(name: str, rank: int, order: int, comm: Communicator) -> Parti
 
 @contextmanager
 def arguments_renamed(**names: str) -> Iterator[None]:
-    """Raise errors about an inner argument under the name that the caller knows: ``arguments_renamed(cuts="cut")``.
+    """Rename the argument in errors to the caller's name for it, as in ``arguments_renamed(cuts="cut")``.
 
     Errors of the lab begin with the name of the argument and a colon; others pass unchanged.
     """

@@ -15,7 +15,7 @@ from adjointlab.adapters.jax_rounding import rounded_otherwise
 from adjointlab.core import arrays
 from adjointlab.core.declaration import require_accepts
 from adjointlab.core.operator import as_tuple
-from adjointlab.core.rounding import perturb_of_now
+from adjointlab.core.rounding import current_perturbation
 from adjointlab.engine.adapters import UserFunction
 from adjointlab.engine.case_data import from_data, to_data
 from adjointlab.typing import Array
@@ -173,5 +173,5 @@ class Whole:
     @staticmethod
     def _computed(compiled: _OfArrays, function: _OfArrays, *given: Sequence[Global]) -> tuple[Global, ...]:
         """The results of a function: `compiled`, or step by step if rounding is being measured."""
-        perturb = perturb_of_now()
+        perturb = current_perturbation()
         return compiled(*given) if perturb is None else rounded_otherwise(function, given, perturb)

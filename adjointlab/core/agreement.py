@@ -1,4 +1,4 @@
-"""Errors of one rank that all ranks raise: where it costs a message, since no rank knows what the others were given."""
+"""Errors of one rank raised on all ranks, which costs a message, since no rank knows the arguments of the others."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _Value = TypeVar("_Value")
 
 
 class _Error(NamedTuple):
-    """An error of one rank, as the others are told of it."""
+    """An error of one rank, as it is sent to the others."""
 
     is_type: bool
     text: str
 
 
 class CheckedOperator(CompositeOperator):
-    """`operator`, which raises on every rank what it would raise for the arguments of one: no rank is left waiting.
+    """`operator`, which raises an error about the arguments of one rank on every rank, so that none is left waiting.
 
-    For plain mpi4py; the lab's own communicators tell the other ranks of an error in any case. Each application first gathers
-    one number of each rank: -1 for wrong arguments, else the length of the batch, on which all must agree.
+    For plain mpi4py; the lab's communicators report an error to the other ranks in any case. Each application first gathers
+    one number from each rank: -1 for wrong arguments, else the length of the batch, on which all must agree.
 
-    Raises `ValueError` and `TypeError` for arguments as :func:`adjointlab.core.arguments.check_arguments` does, in the words of
-    the lowest rank that has a wrong one.
+    Raises `ValueError` and `TypeError` for arguments as :func:`adjointlab.core.arguments.check_arguments` does, with the message
+    of the lowest rank that has a wrong one.
     """
 
     def __init__(self, operator: LinearOperator) -> None:
@@ -80,7 +80,7 @@ class CheckedOperator(CompositeOperator):
             raise_first(self.comm, error)
         if (every != every[0]).any():
             raise ValueError(
-                f"arguments: in batches of {every.tolist()} by rank, where 0 is none; all ranks have the same"
+                f"arguments: in batches of {every.tolist()} by rank, where 0 means no batch; all ranks must have the same"
             )
 
 
@@ -90,18 +90,18 @@ def raise_first(comm: Communicator, error: TypeError | ValueError | None) -> Non
 
 
 def raise_together(comm: Communicator, check: Callable[[], None], flags: Sequence[bool] = ()) -> list[int]:
-    """Collective: run `check` on every rank, and where it raises `TypeError` or `ValueError` on some, raise that on all.
+    """Collective: run `check` on every rank; if it raises `TypeError` or `ValueError` on some, raise that of the lowest rank on all.
 
-    Of several errors, that of the lowest rank. Costs an all-reduction of one number, and one for each of `flags`, which are as many on
-    every rank. Returns on how many ranks each flag is true.
+    Costs an all-reduce of one number, and one for each of `flags`, of which every rank has the same number. Returns for each flag the
+    number of ranks on which it is true.
     """
     error: TypeError | ValueError | None = None
     try:
         check()
     except (TypeError, ValueError) as raised:
         error = raised
-    # The text has a length that other ranks do not know: only where there is one does a second collective follow, and
-    # every rank knows from the first whether there is.
+    # The other ranks do not know the length of the message, so it needs a second collective. All ranks know from the result of the
+    # first whether there is an error, and so whether the second follows.
     own = np.array([error is not None, *flags], np.int64)
     total = np.zeros(own.shape, np.int64)
     comm.Allreduce(own, total)
@@ -112,9 +112,9 @@ def raise_together(comm: Communicator, check: Callable[[], None], flags: Sequenc
 
 
 def gather_together(comm: Communicator, make: Callable[[], _Value]) -> list[_Value]:
-    """Collective: return what `make` returns on each rank; where it raises `TypeError` or `ValueError` on some, raise that on all.
+    """Collective: return the results of `make` by rank; if it raises `TypeError` or `ValueError` on some, raise that of the lowest on all.
 
-    Of several errors, that of the lowest rank. Costs an all-gather of pickled values.
+    Costs an all-gather of pickled values.
     """
     own: _Value | _Error
     try:
@@ -127,10 +127,9 @@ def gather_together(comm: Communicator, make: Callable[[], _Value]) -> list[_Val
 
 
 def check_alike(comm: Communicator, arguments: Mapping[str, object]) -> None:
-    """Collective: raise `ValueError`, the same on every rank, unless each argument is printed alike on all ranks.
+    """Collective: raise `ValueError`, the same on every rank, unless each argument prints as the same text on all ranks.
 
-    For calls in which all ranks give the same: what follows from arguments that differ are messages that do not match.
-    Costs an all-gather of the texts.
+    For calls to which all ranks must pass the same arguments: if these differ, messages do not match. Costs an all-gather of the texts.
     """
     every = comm.allgather({name: str(value) for name, value in arguments.items()})
     for name in {name: None for given in every for name in given}:

@@ -1,7 +1,7 @@
 """Checks that an array is what a space declares on a rank.
 
-Operators check their arguments before their first message, so that a wrong one is an error that names it, on the rank that has it, and
-not a hang or a truncated message on another.
+Operators check their arguments before their first message, so that a wrong one raises an error that names it on the rank that has it,
+instead of a hang or a truncated message on another.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def batch_shape(tensor: Tensor, array: Array, rank: int) -> tuple[int, ...]:
 def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | None = None) -> str:
     """Describe how `value` differs from a local tensor of `tensor` on `rank`; "" if it does not.
 
-    `batch` is the shape of the batch that it must come in; by default any will do.
+    `batch` is the batch shape that it must have; by default any will do.
     """
     if not batch and _is_local(tensor, value, rank):
         return ""
@@ -49,7 +49,7 @@ def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | 
             f"shape {shape} on rank {rank}, which is inactive in the partition {layout.partition}; it holds a zero-volume tensor, "
             f"such as one of shape {local}"
         )
-    # A local shape has a fixed number of dimensions, so one dimension more can only be a batch.
+    # A local shape has a fixed number of dimensions, so an additional one can only be a batch.
     if batch is None:
         batch = batch_shape(tensor, value, rank)
     if shape != local + batch:
@@ -63,7 +63,7 @@ def mismatch(tensor: Tensor, value: object, rank: int, batch: tuple[int, ...] | 
 
 
 def _is_local(tensor: Tensor, value: object, rank: int) -> bool:
-    """Return True for the local tensor of `tensor` on `rank`, in no batch."""
+    """Return True for the local tensor of `tensor` on `rank` without a batch dimension."""
     return arrays.matches(value, tensor.layout.local_shapes[rank], tensor.dtype)
 
 
@@ -71,11 +71,11 @@ def check_argument(tensor: Tensor, array: object, rank: int, name: str = "") -> 
     """Raise unless `array`, called `name` (default: the tensor's), can be the local tensor of `tensor` on `rank`.
 
     An active rank holds the layout's local shape in the declared element type, an inactive one any tensor without elements. A
-    batch of local tensors has one trailing dimension more, on all ranks, and it is at least 1. On an inactive rank the shape
-    (*layout.local_shape(rank), b), which is (0, ..., 0, b), says that the others hold a batch of b; any other shape without
-    elements says that there is none.
+    batch of local tensors has an additional trailing dimension of at least 1 on all ranks. On an inactive rank the shape
+    (*layout.local_shape(rank), b), which is (0, ..., 0, b), means that the others hold a batch of b; any other shape without
+    elements means that there is no batch.
 
-    Returns the shape of the batch, () or (b,). Raises `TypeError` for what is no array, else `ValueError`, each naming the
+    Returns the batch shape, () or (b,). Raises `TypeError` if `array` is not an array, else `ValueError`, each naming the
     argument and the rank.
     """
     if arrays.matches_on_host(array, tensor.layout.local_shapes[rank], tensor.dtype):
@@ -97,9 +97,9 @@ def check_argument(tensor: Tensor, array: object, rank: int, name: str = "") -> 
 
 
 def check_arguments(tensors: Sequence[Tensor], given: Sequence[Array], rank: int) -> tuple[int, ...]:
-    """Raise unless `given` are the local tensors of all the `tensors` on `rank`, in arrays of one library, in one batch.
+    """Raise unless `given` are the local tensors of all the `tensors` on `rank`, in arrays of one library, with one batch shape.
 
-    Returns the shape of the batch, () or (b,). Raises as :func:`check_argument` does.
+    Returns the batch shape, () or (b,). Raises as :func:`check_argument` does.
     """
     if _are_plain(tensors, given, rank):
         return ()
@@ -117,7 +117,7 @@ def check_arguments(tensors: Sequence[Tensor], given: Sequence[Array], rank: int
 
 
 def _are_plain(tensors: Sequence[Tensor], given: Sequence[Array], rank: int) -> bool:
-    """Return True for the local tensors of all `tensors`, of one class, on the host and in no batch: so they nearly always come."""
+    """Return True for the local tensors of all `tensors`, of one class, on the host and not batched: the usual case."""
     if len(given) != len(tensors):
         return False
     for tensor, array in zip(tensors, given, strict=True):
@@ -129,7 +129,7 @@ def _are_plain(tensors: Sequence[Tensor], given: Sequence[Array], rank: int) -> 
 
 
 def check_number(tensors: Sequence[Tensor], given: Sequence[Array], rank: int) -> None:
-    """Raise `ValueError` unless as many arguments are `given` on `rank` as there are `tensors`."""
+    """Raise `ValueError` unless there are as many `given` arguments on `rank` as `tensors`."""
     if len(given) != len(tensors):
         names = ", ".join(tensor.name for tensor in tensors)
         raise ValueError(
@@ -147,8 +147,8 @@ def check_out(
 ) -> None:
     """Raise unless the local tensor of `tensor` that is computed from `arguments` can be written into `out`.
 
-    `out` is such a local tensor, in the same batch, in memory of the arguments' library that can be written and shares
-    nothing with theirs. Raises as :func:`check_argument` does.
+    `out` is such a local tensor, with the same batch shape, in writable memory of the arguments' library that they do not
+    share. Raises as :func:`check_argument` does.
     """
     if check_argument(tensor, out, rank, name) != batch:
         raise ValueError(
@@ -173,7 +173,7 @@ def check_writable(name: str, array: Array, rank: int) -> None:
 
 
 def _check_library(name: str, array: Array, other: Array, other_name: str, rank: int) -> None:
-    # Nearly always of one type; subclasses of one library's array class are told apart here.
+    # The types are nearly always equal; they also differ for subclasses of one library's array class.
     if type(array) is not type(other):
         library, expected = arrays.library_of(array), arrays.library_of(other)
         if library != expected:

@@ -1,4 +1,4 @@
-"""The graph by which torch computes gradients."""
+"""Torch's autograd graph."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["graph_nodes"]
 
 
 def graph_nodes(values: Sequence[torch.Tensor]) -> Iterator[Any]:
-    """The nodes of the graph of some tensors, each once: none where they require no gradient."""
-    met: set[object] = set()
+    """Yield the nodes of the autograd graph of some tensors, each once; none if they require no gradient."""
+    visited: set[object] = set()
     nodes: list[Any] = [value.grad_fn for value in values]
     while nodes:
         node = nodes.pop()
-        if node is None or node in met:
+        if node is None or node in visited:
             continue
-        met.add(node)
+        visited.add(node)
         yield node
         nodes += [following for following, _ in node.next_functions]

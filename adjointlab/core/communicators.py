@@ -1,4 +1,4 @@
-"""The check of operators and layers that what they are given is a communicator, and a sum over its ranks."""
+"""The check that an argument of an operator or a layer is a communicator, and a sum over its ranks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["size_of", "sum_of_ranks"]
 def size_of(comm: Communicator) -> int:
     """Return the number of ranks of a communicator.
 
-    Raises `TypeError` for what is not a communicator, and `ValueError` for a null one: before any message, so that all ranks that were
-    given the same raise the same.
+    Raises `TypeError` if it is not a communicator, and `ValueError` for a null one: before any message, so that all ranks with the
+    same argument raise the same error.
     """
     given: object = comm
     if given == COMM_NULL:
         raise ValueError(
-            "comm: the null communicator has no ranks; make the operator on the ranks of a communicator alone"
+            "comm: the null communicator has no ranks; make the operator only on ranks of a communicator"
         )
     has_methods = callable(getattr(given, "Get_rank", None)) and callable(getattr(given, "Get_size", None))
     if isinstance(given, type) or not has_methods:
@@ -32,10 +32,10 @@ def size_of(comm: Communicator) -> int:
 def sum_of_ranks(comm: Communicator, own: NumpyArray) -> NumpyArray:
     """Return the sum of the ranks' parts of an operator's matrices, on every rank. Collective.
 
-    Raises `ValueError` where they are no parts of one matrix.
+    Raises `ValueError` if they are not parts of one matrix.
     """
-    # As objects: where another rank is still in a collective of user code, MPICH ends the process over buffers that do not match it, and
-    # the lab is to say which call that was.
+    # As objects: if another rank is still in a collective of user code, MPICH ends the process because of buffers that do not match it,
+    # before the lab could report that call.
     of_ranks = comm.allgather(own)
     if others := [rank for rank, each in enumerate(of_ranks) if each.shape != of_ranks[0].shape]:
         raise ValueError(

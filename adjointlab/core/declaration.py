@@ -1,4 +1,4 @@
-"""A subject as it is declared: the error of a wrong one, and whether functions take the arguments that cases have."""
+"""Declarations of subjects: the error for a wrong one, and the test that functions take the arguments of the cases."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def require_accepts(
     arguments: Mapping[str, object],
     declarations: Collection[str] = (),
 ) -> None:
-    """Raise :class:`SubjectError` unless `function` can be called with so many positional arguments and these by name.
+    """Raise :class:`SubjectError` unless `function` can be called with these `positional` arguments, and `arguments` by name.
 
-    `role` is the function's in the subject, such as "the adjoint"; `declarations` are further entries that a strategy's dictionary
-    may have, which are not passed on. A function that does not tell its parameters is taken to accept all.
+    `role` is that of the function in the subject, such as "the adjoint"; `declarations` are further entries that a strategy's
+    dictionary may have, which are not passed on. A function without a signature is assumed to accept all arguments.
     """
-    with suppress(TypeError, ValueError):  # of a builtin, say, or one that has no hash
+    with suppress(TypeError, ValueError):  # a builtin without a signature, or a function that is not hashable
         if _binds(function, len(positional), tuple(arguments)):
             return
     try:
@@ -55,20 +55,20 @@ def _fault(
     arguments: Mapping[str, object],
     declarations: Collection[str],
 ) -> str:
-    """The reason why a function cannot be called so, with advice; empty for none that is known here."""
+    """Return the reason why a function cannot be called in this way, with advice; "" if none is known here."""
     parameters = signature.parameters
     lacks_comm = "comm" in positional and "comm" not in parameters
     if lacks_comm and _fits(signature, len(positional) - 1, arguments):
         return (
             "takes no communicator: say process_group=True in the subject if it communicates by torch.distributed; give a "
-            "function that leaves it out if it uses MPI.COMM_WORLD, such as lambda comm, x: function(x); else let it take the communicator, first of all, or behind the tensors in an autograd function"
+            "function that leaves it out if it uses MPI.COMM_WORLD, such as lambda comm, x: function(x); else let it take the communicator as its first argument, or after the tensors in an autograd function"
         )
     known = [name for name, each in parameters.items() if each.kind in _NAMED]
     unknown = [name for name in arguments if name not in known]
     takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
     if takes_any or not unknown:
         return ""
-    if unknown[0] in declarations:  # as `gain` of a pair is, where the other function takes it
+    if unknown[0] in declarations:  # such as the `gain` of a pair, if the other function takes it
         return f"takes no `{unknown[0]}`"
     bound = list(parameters)[: len(positional)]
     by_name_only = inspect.Parameter.KEYWORD_ONLY
@@ -81,13 +81,13 @@ def _fault(
 
 
 def has_parameter(function: Callable[..., Any], name: str) -> bool:
-    """Return True if `function` has a parameter of this very name.
+    """Return True if `function` has a parameter called `name`.
 
-    Any name fits ``**``: it counts where a decorator passes that on to a function that has the parameter.
+    ``**`` counts only in a decorator, if the function that it wraps has the parameter.
     """
     try:
         parameters = _signature(function).parameters.values()
-    except (TypeError, ValueError):  # of a builtin, say
+    except (TypeError, ValueError):  # such as a builtin without a signature
         return False
     if any(each.name == name and each.kind in _NAMED for each in parameters):
         return True
@@ -97,12 +97,12 @@ def has_parameter(function: Callable[..., Any], name: str) -> bool:
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(function, follow_wrapped=False)  # what a decorator takes
+    return inspect.signature(function, follow_wrapped=False)  # of a decorator itself
 
 
-@lru_cache(maxsize=64)  # every rank of every case asks
+@lru_cache(maxsize=64)  # called by every rank of every case
 def _binds(function: Callable[..., Any], positional: int, named: tuple[str, ...]) -> bool:
-    """Return True if a function can be called so. Raises what `inspect.signature` raises."""
+    """Return True if a function can be called with these arguments. Raises as `inspect.signature` does."""
     return _fits(_signature(function), positional, named)
 
 
@@ -120,5 +120,5 @@ def _names(signature: inspect.Signature) -> str:
         each.replace(annotation=inspect.Parameter.empty, default=inspect.Parameter.empty)
         for each in signature.parameters.values()
     ]
-    # Not as a signature, in which a parameter with a default may not come before one without.
+    # Not as an `inspect.Signature`, in which a parameter with a default may not come before one without.
     return f"({', '.join(map(str, bare))})"

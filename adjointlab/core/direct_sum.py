@@ -1,4 +1,4 @@
-"""The direct sum of operators: one operator that applies each to tensors of its own.
+"""The direct sum of operators: one operator that applies each part to separate tensors.
 
                 ⎡ A   0 ⎤                       ⎡ A*  0  ⎤
 A ⊕ B      =    ⎣ 0   B ⎦      (A ⊕ B)*    =    ⎣ 0   B* ⎦
@@ -28,10 +28,10 @@ __all__ = ["DirectSumOperator"]
 
 
 class DirectSumOperator(CompositeOperator):
-    """A ⊕ B ⊕ ..., which applies its parts one after the other, on every rank in this order.
+    """A ⊕ B ⊕ ..., which applies its parts one after the other, in the same order on every rank.
 
     Its tensors are those of the parts: x and y of the first are called x_0 and y_0, those of the second x_1 and y_1.
-    `forward` and `adjoint` return a tuple. They raise `ValueError` for another number of arguments than the space has tensors.
+    `forward` and `adjoint` return a tuple. They raise `ValueError` unless there are as many arguments as tensors in the space.
     """
 
     precedence = 0
@@ -54,7 +54,7 @@ class DirectSumOperator(CompositeOperator):
         return _applied([part.adjoint for part in self.parts], y, self._outputs)
 
     def specification(self) -> Program | tuple[Program, Program] | None:
-        """The programs of the parts one after the other; `None` where one has none."""
+        """Return the programs of the parts one after the other; `None` if a part has none."""
         given = [part.specification() for part in self.parts]
         programs = [each for each in given if each is not None]
         if len(programs) < len(given):
@@ -67,7 +67,7 @@ class DirectSumOperator(CompositeOperator):
 
 
 def _joined(spaces: Sequence[Space]) -> Space:
-    """The space of the tensors of all `spaces`, each with the number of its space behind its name."""
+    """Return the space of the tensors of all `spaces`, with the number of its space appended to each name."""
     return Space(
         *(
             replace(tensor, name=_numbered(number, tensor.name))
@@ -82,7 +82,7 @@ def _numbered(number: int, name: str) -> str:
 
 
 def _shares(spaces: Sequence[Space]) -> list[slice]:
-    """The places of each space's tensors among those of all."""
+    """Return the positions of each space's tensors among those of all spaces."""
     ends = accumulate((len(space.tensors) for space in spaces), initial=0)
     return [slice(start, stop) for start, stop in pairwise(ends)]
 
@@ -97,7 +97,7 @@ def _applied(
 
 
 def _in_turn(programs: Sequence[Program]) -> Program:
-    """The programs one after the other, each on buffers of its own."""
+    """Return the programs one after the other, with renamed buffers, so that they share none."""
     renamed = [program.renamed(partial(_numbered, number)) for number, program in enumerate(programs)]
     return Program(
         chain.from_iterable(program.inputs for program in renamed),

@@ -1,10 +1,9 @@
 """Execution of a program over a communicator: each rank executes its part.
 
-An Add between two ranks is a message from the one and a receive-and-add on the other; nothing else communicates.
+An Add between two ranks is a message from one and a receive-and-add on the other; nothing else communicates.
 
 No schedule deadlocks: all ranks go through the steps in the program's order, sends do not block, and a receive waits for a send
-at the same step. Of all receives that wait, the one at the lowest step can complete, for its sender has passed that step or
-is on its way there.
+at the same step. The waiting receive at the lowest step can complete, for its sender has passed that step or is on its way there.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from adjointlab.typing import Array, Communicator, Request
 __all__ = ["LocalProgram", "ProgramOperator", "execute"]
 
 _TAGS = 32768
-"""Number of tags in use: MPI promises no more [MPI41, section 3.2.3]. Messages of one tag between two ranks keep their order."""
+"""Number of tags in use: MPI guarantees no more [MPI41, section 3.2.3]. Messages of one tag between two ranks keep their order."""
 
 
 class LocalProgram:
@@ -53,12 +52,12 @@ class LocalProgram:
     ) -> dict[str, Array]:
         """Run this rank's part from its buffers `memory` by name, which are not changed. Collective over the program's ranks.
 
-        Where `batch` is (b,) each buffer has b as a trailing dimension, for a batch of memories. New buffers come in the library
+        With a `batch` (b,) each buffer has a trailing dimension b, for a batch of memories. New buffers are made in the library
         (and on the device) of `like`, an array or a library's name. Returns this rank's buffers in scope at the end, by name.
         """
         scope = {name: arrays.copy(memory[name]) for name in self.inputs}
         requests: list[Request] = []
-        # MPI reads a message until the send completes, so nobody may free it before.
+        # MPI reads a message until the send completes, so it must stay alive until then.
         in_flight: list[Array] = []
         for position, step in self.steps:
             match step:
@@ -127,7 +126,7 @@ class ProgramOperator(LinearOperator):
             _check_buffers(name, "starts from", program.inputs, source)
             _check_buffers(name, "ends with", program.outputs, target)
         self.comm, self.domain, self.codomain = comm, domain, codomain
-        # The gain is read off the program, in both directions, so that the exact test applies to any program.
+        # The gain is derived from the program, in both directions, so that the exact test applies to any program.
         self.gain = forward.gain() if adjoint is None else max(forward.gain(), backward.gain())
         self.fan_in = self.gain  # no coefficient is below 1, so no sum has more terms than its row sum
         self._programs = (forward, adjoint)

@@ -1,4 +1,4 @@
-"""A weight in one dimension, of which each rank has consecutive elements, as torch's FullyShardedDataParallel has it.
+"""A flattened weight of which each rank has consecutive elements, as in torch's FullyShardedDataParallel.
 
 a weight of 2 x 3       a b c           rank 0      a b c d         or padded       a b c d
                         d e f           rank 1      e f                             e f 0 0
@@ -17,13 +17,13 @@ __all__ = ["Flattened"]
 
 
 class Flattened(NamedTuple):
-    """A weight of which this rank has `own` elements, among `held` ones if it pads them."""
+    """A weight of which this rank has `own` elements, followed by padding up to `held`."""
 
     own: int
     held: int
 
     def apart(self, fused: ArrayT) -> ArrayT:
-        """The elements of the whole, or those of this rank's part without what pads them."""
+        """Return the elements of the global weight, or of this rank's part without its padding."""
         if fused.shape == (self.held,):
             own: ArrayT = fused[: self.own]
             return own
@@ -31,7 +31,7 @@ class Flattened(NamedTuple):
         return flat
 
     def joined(self, apart: ArrayT, shape: Sequence[int]) -> ArrayT:
-        """The inverse, padded with zeros."""
+        """The inverse of `apart`, padded with zeros."""
         given: Any = apart
         if missing := math.prod(shape) - math.prod(apart.shape):
             given = arrays.joined([given, arrays.zeros((missing,), arrays.dtype_name(given), given)])

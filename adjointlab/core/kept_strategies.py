@@ -1,6 +1,6 @@
-"""Strategies that are made once for each of their arguments.
+"""Strategies that are cached by their arguments.
 
-Hypothesis examines a strategy at its first draw, and keeps some of its own by the types and values of all their arguments, which is
+Hypothesis validates a strategy at its first draw, and caches some of its strategies by the types and values of all arguments, which is
 slow. Both together took as long as the draws themselves.
 """
 
@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 
 def made_once(make: Callable[P, SearchStrategy[T]]) -> Callable[P, SearchStrategy[T]]:
-    """Decorate a function so that it returns one strategy for equal arguments, where these can be hashed."""
-    # For Python's errors about arguments: Hypothesis has made it within another function.
+    """Decorate a function so that it returns one strategy for equal arguments, if these are hashable."""
+    # For Python's errors about arguments: Hypothesis has defined it within another function.
     make.__qualname__ = make.__name__
     kept = lru_cache(maxsize=1024, typed=True)(make)
 
@@ -29,7 +29,7 @@ def made_once(make: Callable[P, SearchStrategy[T]]) -> Callable[P, SearchStrateg
     def strategy(*args: P.args, **kwargs: P.kwargs) -> SearchStrategy[T]:
         try:
             return kept(*args, **kwargs)  # type: ignore[arg-type]
-        except TypeError:  # such as a list has; what `make` itself raises it raises once more
+        except TypeError:  # an argument is not hashable; an error of `make` itself is raised again
             return make(*args, **kwargs)
 
     return strategy
@@ -46,7 +46,7 @@ def integers(least: int, most: int) -> SearchStrategy[int]:
 
 @made_once
 def choices(entries: tuple[T, ...]) -> SearchStrategy[T]:
-    """One of `entries`, the first of which is the simplest. They hold nothing that equals another type's, such as True and 1."""
+    """One of `entries`, the first of which is the simplest. No entry may equal one of another type, as True and 1 do."""
     return st.sampled_from(entries)
 
 
@@ -56,5 +56,5 @@ def _orders(number: int) -> SearchStrategy[list[int]]:
 
 
 def permuted(draw: DrawFn, entries: Sequence[T]) -> list[T]:
-    """Draw an order of `entries` as `st.permutations` does; that in which they are given is the simplest."""
+    """Draw a permutation of `entries` as `st.permutations` does; the given order is the simplest."""
     return [entries[position] for position in draw(_orders(len(entries)))]

@@ -380,7 +380,7 @@ class Layout(Drawable):
 def balanced_windows(length: int, parts: int) -> tuple[Window, ...]:
     """Return the windows of the balanced cut, as one tuple for all callers, so that comparing two of them takes no time.
 
-    Raises `ValueError` where :func:`balanced_cut` does.
+    Raises `ValueError` if :func:`balanced_cut` does.
     """
     return _Checked(pairwise(balanced_cut(length, parts)))
 

@@ -24,7 +24,7 @@ def explain(operator: LinearOperator) -> str:
     """Describe `operator` by its spaces, and by the programs of forward and adjoint in the paper's notation.
 
     Meant for a small case. A product is described by its factors and by the one program that they make, an operator without a
-    specification by its spaces alone.
+    specification only by its spaces.
     """
     lines = [str(operator) if isinstance(operator, CompositeOperator) else type(operator).__name__]
     lines += [f"  from  {entry}" for entry in _tensors(operator.domain)]
@@ -53,8 +53,8 @@ class _Labels:
     @classmethod
     def of(cls, *programs: Program) -> _Labels:
         """Label the buffers of the name that most workers hold with their ranks, and all other buffers with letters."""
-        # In the paper x on rank r is just "r", and a, b, ... are buffers of one rank. Both programs get one labelling, so that forward
-        # and adjoint can be read beside each other.
+        # In the paper x on rank r is just "r", and a, b, ... are buffers of one rank. Both programs share one labelling, so that
+        # forward and adjoint can be compared.
         shapes = {(buffer.rank, buffer.name): buffer.shape for buffer in _buffers(programs)}
         ranks: dict[str, list[int]] = {}
         for rank, name in sorted(shapes):

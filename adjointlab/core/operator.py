@@ -219,7 +219,7 @@ class CompositeOperator(LinearOperator):
         self.comm, self.domain, self.codomain, self.parts = parts[0].comm, domain, codomain, parts
         if len(parts) > 1 and len(sizes := {size_of(part.comm) for part in parts}) > 1:
             raise ValueError(
-                "operators that are composed are over the same ranks; these are over communicators of "
+                "composed operators must be over the same ranks; these are over communicators of "
                 f"{' and '.join(map(str, sorted(sizes)))} ranks"
             )
         self.batched = all(part.batched for part in parts)
@@ -290,7 +290,7 @@ class AdjointOperator(CompositeOperator):
 
 
 class ProductOperator(CompositeOperator):
-    """A B: first B, then A; (A B)* = B* A*. Raises `ValueError` where B's codomain is not A's domain.
+    """A B: first B, then A; (A B)* = B* A*. Raises `ValueError` if B's codomain is not A's domain.
 
     Its specification is B's program followed by A's, with A's buffers renamed.
     """
@@ -354,7 +354,7 @@ class ProductOperator(CompositeOperator):
 
 
 class SumOperator(CompositeOperator):
-    """A + B. Raises `ValueError` where their spaces differ."""
+    """A + B. Raises `ValueError` if their spaces differ."""
 
     precedence = 1
 
@@ -374,7 +374,7 @@ class SumOperator(CompositeOperator):
 
 
 class ScaledOperator(CompositeOperator):
-    """c A, whose adjoint is conj(c) A*. Raises `ValueError` where c is not in the field of every tensor."""
+    """c A, whose adjoint is conj(c) A*. Raises `ValueError` if c is not in the field of every tensor."""
 
     precedence = 2
 
@@ -512,7 +512,7 @@ def programs_of(operator: LinearOperator) -> tuple[Program, Program] | None:
 
 
 def specification_of(operator: LinearOperator) -> Program | tuple[Program, Program] | None:
-    """Return the specification of an operator; raise `TypeError` where that is neither a program, a pair of them nor `None`."""
+    """Return the specification of an operator; raise `TypeError` if that is neither a program, a pair of them nor `None`."""
     from adjointlab.core.program import Program
 
     given: Any = operator.specification()

@@ -1,4 +1,4 @@
-"""A weight of which each rank has a part of one length, with rows behind the last of the whole, such as those of a padded vocabulary.
+"""A weight whose parts have the same length on all ranks, padded after the last row, such as those of a padded vocabulary.
 
 a weight of 3 rows on 2 ranks       rank 0      a a a
                                                 b b b
@@ -18,21 +18,21 @@ __all__ = ["Padded"]
 
 
 class Padded(NamedTuple):
-    """A weight of which this rank has `own` indices along a dimension, the first of `held` ones."""
+    """A weight of which this rank has `own` indices along a dimension, followed by padding up to `held`."""
 
     dim: int
     own: int
     held: int
 
     def apart(self, fused: ArrayT) -> ArrayT:
-        """The part of this rank without what pads it; anything else, such as the whole, as it is."""
+        """Return the part of this rank without its padding; anything else, such as the global weight, unchanged."""
         if len(fused.shape) <= self.dim or fused.shape[self.dim] != self.held:
             return fused
         own: ArrayT = fused[self._own]
         return own
 
     def joined(self, apart: ArrayT, shape: Sequence[int]) -> ArrayT:
-        """The inverse, padded with zeros."""
+        """The inverse of `apart`, padded with zeros."""
         if tuple(apart.shape) == tuple(shape):
             return apart
         given: Any = apart

@@ -1,8 +1,8 @@
 """The pairing of a space with its dual, accumulated exactly.
 
-Floating-point numbers are dyadic rationals, so a sum of products has an exact value. Nothing in it rounds: products of significands are
-summed as integers, exponent by exponent, and the result is a `Fraction`. An inner product in floating point would need a tolerance that
-grows with the length of the vectors, and in a long one a lost element is within it.
+Floating-point numbers are dyadic rationals, so a sum of products has an exact value. Products of significands are summed as integers,
+exponent by exponent, and the result is a `Fraction`: nothing is rounded. An inner product in floating point would need a tolerance that
+grows with the length of the vectors, and would hide a lost element of a long one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from adjointlab.typing import Array, NumpyArray
 __all__ = ["ZERO", "Exact", "NotFinite", "dot", "exact_sum", "pair_local"]
 
 _FEW = 64
-"""Number of elements up to which Python's integers are quicker than NumPy's limbs."""
+"""Number of elements up to which Python's integers are faster than limbs in NumPy."""
 
 
 class NotFinite(ArithmeticError):
@@ -55,9 +55,9 @@ ZERO = Exact(Fraction(0))
 
 
 def pair_local(space: Space, x: Sequence[Array], g: Sequence[Array], rank: int) -> Exact:
-    """Return what `rank` contributes to <x, g>, for x in `space` and g in its dual, conjugating g.
+    """Return the contribution of `rank` to <x, g>, for x in `space` and g in its dual, conjugating g.
 
-    Summed over all ranks this is the pairing: the Euclidean one over all memory, except that only the first of invariant copies
+    The pairing is the sum over all ranks: the Euclidean one over all memory, except that only the first of invariant copies
     counts. Raises :class:`NotFinite` if a NaN or infinity is among the values.
     """
     return exact_sum(
@@ -78,7 +78,7 @@ def exact_sum(parts: Sequence[Exact]) -> Exact:
 
 
 def _sum(terms: Sequence[Fraction]) -> Fraction:
-    # Over one denominator: `Fraction` looks for a common divisor in each of its additions.
+    # Over one denominator: `Fraction` computes a greatest common divisor in each addition.
     ratios = [term.as_integer_ratio() for term in terms]
     scale = math.lcm(*[denominator for _, denominator in ratios])
     return Fraction(sum([numerator * (scale // denominator) for numerator, denominator in ratios]), scale)
@@ -128,7 +128,7 @@ _BLOCK = 1_048_576
 
 def _dot_in_limbs(a: NumpyArray, b: NumpyArray) -> Fraction:
     # Only products with the same exponent can be added as integers of fixed length, so they are sorted by exponent, and each run of
-    # one exponent is summed by itself. The few sums left are added as Python's integers, shifted by their exponents.
+    # one exponent is summed separately. The few sums are added as Python's integers, shifted by their exponents.
     significand_a, exponent_a = _significands(a)
     significand_b, exponent_b = _significands(b)
     exponents = exponent_a + exponent_b

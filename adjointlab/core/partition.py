@@ -47,7 +47,7 @@ def shared_property(compute: Callable[[S], R]) -> cached_property[R]:
 
 
 def integers(name: str, values: object) -> tuple[int, ...]:
-    """Return `values` as a tuple of integers; raise `TypeError` naming the argument where they are something else."""
+    """Return `values` as a tuple of integers; raise `TypeError` naming the argument if they are something else."""
     try:
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise TypeError
@@ -57,7 +57,7 @@ def integers(name: str, values: object) -> tuple[int, ...]:
 
 
 def whole_number(name: str, value: object) -> int:
-    """Return `value` as an integer; raise `TypeError` naming the argument where it is something else."""
+    """Return `value` as an integer; raise `TypeError` naming the argument if it is something else."""
     try:
         return integer(value)  # type: ignore[arg-type]
     except TypeError:
@@ -129,7 +129,7 @@ class Partition:
             raise ValueError(f"rank: {rank} is inactive in the partition over {self.ranks}") from None
 
     def rank(self, index: Sequence[int]) -> int:
-        """Return the rank at a grid index; raise `ValueError` where the index is outside the grid."""
+        """Return the rank at a grid index; raise `ValueError` if the index is outside the grid."""
         index = integers("index", index)
         if len(index) != self.order or any(not 0 <= i < n for i, n in zip(index, self.shape, strict=True)):
             raise ValueError(f"index: {index} is not in the {_times(self.shape)} partition")
@@ -200,7 +200,7 @@ PartitionLike: TypeAlias = Partition | Sequence[int]
 
 
 def as_partition(name: str, value: PartitionLike) -> Partition:
-    """Return `value` as a partition; raise `TypeError` naming the argument where it is neither one nor the sides of one.
+    """Return `value` as a partition; raise `TypeError` naming the argument if it is neither one nor the sides of one.
 
     Raises `ValueError` for a side below 1.
     """

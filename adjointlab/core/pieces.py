@@ -1,11 +1,11 @@
-"""Pieces of a fused weight, such as gate and up in one, or q, k and v, of which every rank holds its part of each.
+"""Pieces of a fused weight, such as gate and up in one, or q, k and v, if every rank holds its part of each piece.
 
-The indices of a rank are no interval then. With a dimension more, which counts the pieces, they are, where these are equal::
+Then the indices of a rank are not an interval. If the pieces are equal, an additional dimension that counts them makes them one::
 
     gate and up of 4 rows on 2 ranks        rank 0      g0 g1 u0 u1        as a tensor of 2 x 4 rows    g0 g1 | g2 g3
                                             rank 1      g2 g3 u2 u3                                     u0 u1 | u2 u3
 
-And where they are not, they are with the parts in the order of the ranks::
+If they are not equal, the parts of the pieces are put into the order of the ranks::
 
     q of 4 rows, k and v of 2               rank 0      q0 q1 k0 v0        as a tensor of 8 rows        q0 q1 k0 v0 | q2 q3 k1 v1
                                             rank 1      q2 q3 k1 v1
@@ -21,7 +21,7 @@ __all__ = ["IN_ONE", "ArrayT", "Fused", "Pieces", "UnequalPieces"]
 
 
 class _Reshaped(Protocol):
-    """The part of an array that is needed to give it another shape or order."""
+    """The methods of an array that are needed to give it another shape or order."""
 
     @property
     def shape(self) -> Any: ...
@@ -34,24 +34,24 @@ ArrayT = TypeVar("ArrayT", bound=_Reshaped)
 
 
 class Fused(Protocol):
-    """A weight of which the ranks hold intervals once it is rearranged, as a whole; parts of it keep their order."""
+    """A rearrangement of a global weight after which the ranks hold intervals of it; local parts keep their order."""
 
     def apart(self, fused: ArrayT) -> ArrayT:
-        """The array as the space of the weight has it; as it is where its shape tells that it is no weight, nor part of one."""
+        """Return the array as the weight's space has it; unchanged if its shape is that of neither the weight nor a part of it."""
 
     def joined(self, apart: ArrayT, shape: Sequence[int]) -> ArrayT:
-        """The inverse, of an array that has this `shape` as a weight or part of one."""
+        """The inverse, for a weight or a part of one that has this `shape` in the module."""
 
 
 class _InOne:
-    """One piece alone, as most weights are: the space has it as it is."""
+    """A weight of one piece, as most are: the space has it unchanged."""
 
     def apart(self, fused: ArrayT) -> ArrayT:
-        """The array."""
+        """Return the array."""
         return fused
 
     def joined(self, apart: ArrayT, shape: Sequence[int]) -> ArrayT:
-        """The array in this shape, which may be another one of zero volume."""
+        """Return the array in this shape, which may differ if it has no elements."""
         joined: ArrayT = apart.reshape(tuple(shape))
         return joined
 
@@ -60,41 +60,41 @@ IN_ONE: Final[Fused] = _InOne()
 
 
 class Pieces(NamedTuple):
-    """So many equal pieces, one behind the other along a dimension."""
+    """Equal pieces, one after the other along a dimension."""
 
     dim: int
     number: int
 
     def shape_of(self, fused: Sequence[int]) -> tuple[int, ...]:
-        """The shape of a tensor with the pieces apart, a whole or a local one, of its shape with the pieces in one."""
+        """Return the shape of a global or local tensor with the pieces apart, from its shape with the pieces in one."""
         return (*fused[: self.dim], self.number, fused[self.dim] // self.number, *fused[self.dim + 1 :])
 
     def apart(self, fused: ArrayT) -> ArrayT:
-        """The array with the pieces apart, its elements in their order; as it is where it is not of so many, which its shape tells."""
+        """Return the array with the pieces apart, its elements in the same order; unchanged if its shape cannot have these pieces."""
         if len(fused.shape) <= self.dim or fused.shape[self.dim] % self.number:
             return fused
         apart: ArrayT = fused.reshape(self.shape_of(fused.shape))
         return apart
 
     def joined(self, apart: ArrayT, shape: Sequence[int]) -> ArrayT:
-        """The array with the pieces in one, its elements in their order."""
+        """Return the array with the pieces in one, its elements in the same order."""
         joined: ArrayT = apart.reshape(tuple(shape))
         return joined
 
 
 class UnequalPieces(NamedTuple):
-    """Pieces of these sizes, one behind the other along a dimension, each of which so many ranks have equal parts of."""
+    """Pieces of these sizes, one after the other along a dimension; the ranks hold equal parts of each piece."""
 
     dim: int
     sizes: tuple[int, ...]
     ranks: int
 
     def apart(self, fused: ArrayT) -> ArrayT:
-        """The whole with the parts of the pieces in the order of the ranks; anything else as it is."""
+        """Return the global weight with the parts of the pieces in the order of the ranks, anything else unchanged."""
         return self._taken(fused, self._order())
 
     def joined(self, apart: ArrayT, shape: Sequence[int]) -> ArrayT:
-        """The inverse."""
+        """The inverse of `apart`."""
         order = self._order()
         inverse = sorted(range(len(order)), key=order.__getitem__)
         joined: ArrayT = self._taken(apart, inverse).reshape(tuple(shape))

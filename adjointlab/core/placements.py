@@ -4,8 +4,8 @@ DTensor cuts a dimension with ``torch.chunk``: every part but the last has ceil(
 
     5 rows over 4 ranks     0 1 | 2 3 | 4 |         (a balanced cut would be 0 1 | 2 | 3 | 4)
 
-A dimension that several mesh dimensions shard is cut by the first of them, and each part again by the next. ``_StridedShard`` says that a
-mesh dimension cuts later than it stands, after so many shards of the dimensions behind it: so FSDP cuts what tensor parallelism has cut.
+If several mesh dimensions shard a dimension, the first of them cuts it, and the next cuts each part again. A ``_StridedShard`` cuts
+later than its position says: after ``split_factor`` shards of the mesh dimensions behind it, as FSDP cuts the shards of tensor parallelism.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Placed", "chunks", "grid_of", "placed", "sharded"]
 
 
 class _Mesh(Protocol):
-    """The part of a DeviceMesh that is read here."""
+    """The attribute of a DeviceMesh that is read here."""
 
     @property
     def mesh(self) -> Any: ...
@@ -41,10 +41,10 @@ _LOCAL_TYPES: Final = ("varying", "replicated", "partial", "invariant")
 
 
 def placed(mesh: _Mesh | PartitionLike, placements: Sequence[object], shape: Sequence[int]) -> Placed:
-    """The layout of a DTensor of global `shape` with `placements` on `mesh`, a DeviceMesh, the shape of one, or a grid of ranks.
+    """Return the layout of a DTensor of global `shape` with `placements` on `mesh`, a DeviceMesh, the shape of one, or a grid of ranks.
 
-    The name of a local type is a placement too: whole tensors of that type along the mesh dimension. Raises `ValueError` for
-    placements that the mesh or the tensor cannot have, and for those that have no local type.
+    The name of a local type is accepted as a placement: whole tensors of that type along the mesh dimension. Raises `ValueError`
+    for placements that the mesh or the tensor cannot have, and for those that have no local type.
     """
     grid, shape = grid_of(mesh), integers("shape", shape)
     extents = grid.shape
@@ -67,9 +67,9 @@ def placed(mesh: _Mesh | PartitionLike, placements: Sequence[object], shape: Seq
 
 
 def sharded(grid: Partition, cut_by: Mapping[int, Sequence[int]], shape: Sequence[int]) -> Layout:
-    """The layout of a tensor whose dimension k the grid dimensions ``cut_by[k]`` shard, one after the other as ``torch.chunk`` does.
+    """Return the layout of a tensor whose dimension k is sharded by the grid dimensions ``cut_by[k]`` in turn, as ``torch.chunk`` does.
 
-    Its partition has a dimension for each entry of `cut_by`, and behind them one for each other grid dimension, which holds copies.
+    Its partition has a dimension for each entry of `cut_by`, followed by one for each other grid dimension, which holds copies.
     """
     extents, cutting = grid.shape, {grid_dim for grid_dims in cut_by.values() for grid_dim in grid_dims}
     copied = [grid_dim for grid_dim in range(grid.order) if grid_dim not in cutting]
@@ -91,14 +91,14 @@ def sharded(grid: Partition, cut_by: Mapping[int, Sequence[int]], shape: Sequenc
 
 
 def chunks(window: Window, parts: int) -> list[Window]:
-    """The windows of `parts` ranks that share `window` as ``torch.chunk`` cuts it, empty ones at its end."""
+    """Return the windows into which ``torch.chunk`` cuts `window` for `parts` ranks, with empty ones at its end."""
     start, stop = window
     size = math.ceil((stop - start) / parts)
     return [(min(stop, start + part * size), min(stop, start + (part + 1) * size)) for part in range(parts)]
 
 
 def _in_order(mesh_dims: Sequence[int], placements: Sequence[object], extents: Sequence[int]) -> list[int]:
-    """The mesh dimensions that shard one tensor dimension, in the order in which they cut it."""
+    """Return the mesh dimensions that shard one tensor dimension, in the order in which they cut it."""
     order: list[int] = []
     for mesh_dim in reversed(mesh_dims):
         shards_before: int = getattr(placements[mesh_dim], "split_factor", 1)
@@ -134,7 +134,7 @@ def grid_of(mesh: _Mesh | PartitionLike) -> Partition:
 
 
 def _kind(placement: Any) -> str:
-    """The local type along the mesh dimension, or :data:`_SHARD`."""
+    """Return the local type along the mesh dimension, or :data:`_SHARD`."""
     if isinstance(placement, str) and placement in _LOCAL_TYPES:
         return placement
     name = type(placement).__name__

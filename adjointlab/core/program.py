@@ -270,7 +270,7 @@ class Program(Drawable):
     def execute(self, memory: GlobalMemory, batch: tuple[int, ...] = ()) -> dict[tuple[int, str], NumpyArray]:
         """Run over one global memory, which is not changed, and return the buffers in scope at the end.
 
-        Over a batch (b,) of memories every buffer has a trailing dimension b. Raises `ValueError` where an input is missing or
+        Over a batch (b,) of memories every buffer has a trailing dimension b. Raises `ValueError` if an input is missing or
         has another shape.
         """
         scope = {}
@@ -424,7 +424,7 @@ def _apply(
     dtype: str | None = None,
     batch: tuple[int, ...] = (),
 ) -> None:
-    """Execute one generator in a memory; new buffers are of type `dtype` if that is given, else of their own."""
+    """Execute one generator in a memory; new buffers have the type `dtype` if that is given, else the buffer's."""
     match step:
         case Allocate(buffer):
             shape = buffer.shape + batch

@@ -1,4 +1,4 @@
-"""Rounding that is tried out: a computation that torch does not see asks here whether its operations are to be wrong in their last digits."""
+"""The current perturbation, for computations that torch does not dispatch: they apply it to their arguments and results."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from adjointlab.replacement import set_within
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Perturb", "is_unperturbed", "perturb_of_now", "perturbing", "unperturbed"]
+__all__ = ["Perturb", "current_perturbation", "is_unperturbed", "perturbing", "unperturbed"]
 
 
 class Perturb(Protocol):
-    """Returns a value as an operation may have rounded it: with errors that are equal for equal elements if that is `elementwise`."""
+    """Returns a value with rounding errors of an operation; if that is `elementwise`, equal elements have equal errors."""
 
     def __call__(self, value: torch.Tensor, *, elementwise: bool) -> torch.Tensor: ...
 
@@ -24,19 +24,20 @@ _now: Final[ContextVar[Perturb | None]] = ContextVar("perturb", default=None)
 _spared: Final[ContextVar[bool]] = ContextVar("spared", default=False)
 
 
-def perturb_of_now() -> Perturb | None:
-    """Return what each operation is to apply to its arguments and results; `None` where nothing is tried out."""
+def current_perturbation() -> Perturb | None:
+    """Return the function that each operation applies to its arguments and results; `None` outside :func:`perturbing`."""
     return _now.get()
 
 
 def perturbing(perturb: Perturb) -> AbstractContextManager[None]:
-    """Context in which :func:`perturb_of_now` returns `perturb`."""
+    """Context in which :func:`current_perturbation` returns `perturb`."""
     return set_within(_now, perturb)
 
 
 def unperturbed() -> AbstractContextManager[None]:
-    """Context in which operations that torch sees are as they are, whatever is tried out; :func:`perturb_of_now` returns the same."""
-    # The mode of torch's that makes errors is told, and stays where it is: below it there may be others, which make devices.
+    """Context in which operations that torch dispatches are not perturbed; :func:`current_perturbation` does not change."""
+    # Torch's dispatch mode that makes the errors reads this flag. It cannot be removed: other modes may be below it, such as those
+    # that set devices.
     return set_within(_spared, True)
 
 

@@ -1,4 +1,4 @@
-"""Numbers that look unrelated for neighbouring counters, by the output function of SplitMix64 [Steele14]; there is no state."""
+"""A stateless generator: pseudo-random numbers from counters, by the output function of SplitMix64 [Steele14]."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECOND: Final = 0x94D049BB133111EB
 
 
 def mixed(number: int) -> int:
-    """64 bits for one number, on Python's integers, which do not wrap by themselves."""
+    """Return 64 bits for one number, computed with Python's integers, which need a mask to wrap."""
     number = (number + _GAMMA) & _MASK
     number = ((number ^ (number >> 30)) * _FIRST) & _MASK
     number = ((number ^ (number >> 27)) * _SECOND) & _MASK
@@ -25,8 +25,8 @@ def mixed(number: int) -> int:
 
 
 def hashed(counters: NumpyArray, key: int) -> NumpyArray:
-    """64 bits for each of an array of counters (uint64), other ones for each key, a number of 64 bits."""
-    # Over the counter, and once more with the key. One pass over their sum would give neighbouring keys the same values, shifted.
+    """Return 64 bits for each of an array of counters (uint64), which depend on a key of 64 bits."""
+    # One pass over the counter, and another with the key. A pass over their sum would give neighbouring keys the same values, shifted.
     return with_key(without_key(counters), key)
 
 
@@ -40,7 +40,7 @@ def with_key(bits: NumpyArray, key: int) -> NumpyArray:
     return _finalised(bits ^ np.uint64(key))
 
 
-# Arrays, for NumPy converts scalars in each operation. They are never written to.
+# Arrays, since NumPy converts scalars in each operation. They are never written to.
 _SHIFTS: Final = tuple(np.array(bits, dtype=np.uint64) for bits in (30, 27, 31))
 _FACTORS: Final = tuple(np.array(factor, dtype=np.uint64) for factor in (_FIRST, _SECOND))
 

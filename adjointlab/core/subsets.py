@@ -1,4 +1,4 @@
-"""Subsets that follow from a number, so that a case has the same one each time."""
+"""Subsets drawn from a seed, so that a case has the same one each time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def subset(entries: Sequence[T], seed: int, *, leaves_one: bool) -> list[T]:
-    """Return some of `entries`, one at least, in any order: every number of them is as likely. If it `leaves_one`, not all of them."""
+    """Return at least one of `entries`, in any order; every size is equally likely. With `leaves_one`, at least one is left out."""
     generator = np.random.default_rng(seed)
     most = max(len(entries) - leaves_one, 0)
     size = int(generator.integers(min(1, most), most + 1))

@@ -1,12 +1,12 @@
 """The loss on a rank that does not have it, and the terms that this rank adds to it.
 
-The loss is a sum over all ranks, and so is a penalty on the parameters, of which each rank has its own:
+The loss is a sum over all ranks, and so is a penalty on the parameters, of which each rank has its part:
 
-    forward    l = R Σ_r l_r + Σ_r p_r       on the root its own p_r added to the loss; elsewhere p_r alone, beside an empty tensor
+    forward    l = R Σ_r l_r + Σ_r p_r       the root adds its p_r to the loss; the other ranks keep p_r with an empty tensor
     adjoint    δp_r = δl
 
-So the factor by which all ranks scale their sums afterwards is that of every p_r. Other functions of a sum need the value of the
-loss, which is on the root alone, and are refused.
+So if all ranks scale their sums by a factor, this scales every p_r. Other functions of a sum need the value of the loss, which only
+the root has, and are rejected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SUMS: Final = {"add", "sub", "subtract", "rsub", "__add__", "__radd__", "__sub_
 """Names of torch's functions that are linear in all tensors together."""
 
 _FACTORS: Final = {"mul", "multiply", "__mul__", "__rmul__"}
-"""Names of those that are linear in one tensor, for another that does not depend on parameters."""
+"""Names of functions that are linear in one tensor, if the other one does not depend on parameters."""
 
 _OF_THE_LOSS: Final = {
     "div",
@@ -40,30 +40,29 @@ _OF_THE_LOSS: Final = {
     "double",
     "squeeze",
 }
-"""Names of those that are linear in the first tensor alone."""
+"""Names of functions that are linear only in the first tensor."""
 
 _TO_A_NUMBER: Final = frozenset({torch.Tensor.sum, torch.sum, torch.Tensor.mean, torch.mean})
-"""Functions that change nothing of a loss, which is one number."""
+"""Functions that do not change a loss, since it is one number."""
 
 _COTANGENTS: Final[dict[object, str]] = {
     torch.autograd.grad: "grad_outputs",
     torch.autograd.backward: "grad_tensors",
 }
-"""Names of the cotangents of the functions that begin a backward pass. Torch gives these by name, and the tensors first."""
+"""Names of the cotangents of the functions that start a backward pass. Torch passes these by name, and the tensors first."""
 
 
 class AbsentLoss(torch.Tensor):
     """The loss on a rank that does not have it: without elements, but in the graph, so that this rank takes part in the backward pass.
 
-    ``backward()`` needs no cotangent, as that of a tensor of order 0 on the other ranks. Multiples and sums of it are such tensors
-    too. A tensor that requires a gradient and is added, such as a penalty on this rank's parameters, gets the gradient that it would
-    have on the root.
+    ``backward()`` needs no cotangent, like that of the scalar on the root. Multiples and sums of it are such tensors too. If a tensor
+    that requires a gradient is added, such as a penalty on this rank's parameters, it gets the same gradient as on the root.
 
-    Raises `ValueError` for any other function of the loss and such a tensor: its gradient depends on a value that is not here.
+    Raises `ValueError` for any other function of the loss and such a tensor: its gradient depends on a value that this rank lacks.
     """
 
     _own: torch.Tensor | None = None
-    """The terms that this rank has added, scaled as the loss is."""
+    """The terms that this rank has added, scaled like the loss."""
 
     @classmethod
     def __torch_function__(
@@ -76,7 +75,7 @@ class AbsentLoss(torch.Tensor):
         named = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
             given = entries((*args, *named.values()))
-            if func is torch.autograd.grad:  # which takes tensors that require a gradient, to ask for it
+            if func is torch.autograd.grad:  # its inputs require a gradient, but are not added
                 given = [each for each in given if isinstance(each, AbsentLoss)]
             has_own = torch.is_grad_enabled() and any(map(_adds_a_gradient, given))
             if has_own and func is torch.autograd.grad:
@@ -86,10 +85,10 @@ class AbsentLoss(torch.Tensor):
             if func in _COTANGENTS:
                 (tensors, *others), name = args, _COTANGENTS[func]
                 tensors, cotangents = _with_cotangents(tensors, named.get(name), name)
-                # Not by the tensor's own method, which leaves it to the class of the parameters that are given, too.
+                # Not by the tensor's method, which would also dispatch to the class of the given parameters.
                 return func(tensors, *others, **{**named, name: cotangents})
             if func in _TO_A_NUMBER and args and not has_own:
-                # Of nothing torch would make a number: a sum of 0, and a mean of NaN.
+                # Without elements, torch would return a number: the sum 0, or the mean NaN.
                 return args[0].reshape(-1)[:0].as_subclass(AbsentLoss)
         result = super().__torch_function__(func, types, args, named)  # type: ignore[no-untyped-call]
         if has_own and any(map(_requires_grad, entries((result,)))):
@@ -103,16 +102,16 @@ class AbsentLoss(torch.Tensor):
         create_graph: bool = False,
         inputs: Sequence[torch.Tensor] | None = None,
     ) -> None:
-        """As `torch.Tensor.backward`; without elements, also without a cotangent.
+        """Like `torch.Tensor.backward`, but needs no cotangent, even without elements.
 
-        Raises `ValueError` for a cotangent where this rank has added terms of its own, which would have another.
+        Raises `ValueError` for a cotangent if this rank has added terms, whose cotangent would differ.
         """
         with torch._C.DisableTorchFunctionSubclass():
             tensors, cotangents = _with_cotangents([self], gradient, "gradient")
             torch.autograd.backward(tensors, cotangents, retain_graph, create_graph, inputs=inputs)
 
     def item(self) -> float:
-        """Raises `RuntimeError`, as a tensor without elements does, which says where the number is: so do comparisons that are asked."""
+        """Raise `RuntimeError`, as any tensor without elements does, and say where the number is; comparisons raise it too."""
         if self.numel():
             return super().item()
         raise RuntimeError(
@@ -126,12 +125,12 @@ class AbsentLoss(torch.Tensor):
         return bool(self.item())
 
     def __format__(self, spec: str) -> str:
-        """As that of a tensor; with a format for numbers, such as ".3f", raises the error of :meth:`item`."""
+        """Format like a tensor; for a number format, such as ".3f", raise the error of :meth:`item`."""
         return format(self.item(), spec) if spec else super().__format__(spec)  # type: ignore[no-untyped-call]
 
 
 def absent(loss: torch.Tensor) -> torch.Tensor:
-    """A loss without elements as an :class:`AbsentLoss`; unchanged within torch.func's transforms, which call no backward on it."""
+    """Return a loss without elements as an :class:`AbsentLoss`; unchanged within torch.func's transforms, which do not call backward."""
     if torch._C._are_functorch_transforms_active():
         return loss
     return loss.as_subclass(AbsentLoss)
@@ -140,7 +139,7 @@ def absent(loss: torch.Tensor) -> torch.Tensor:
 def _with_own_terms(
     func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
 ) -> AbsentLoss | None:
-    """The loss that `func` makes, or changes in place, with what it makes of this rank's terms; `None` for a function that is not linear."""
+    """Apply `func`, maybe in place, to the loss and to this rank's terms; return the loss, or `None` if the function is not linear."""
     losses = [each for each in args if isinstance(each, AbsentLoss)]
     others = [each for each in (*args, *named.values()) if not isinstance(each, AbsentLoss)]
     in_place = func.__name__.endswith("_") and not func.__name__.endswith("__")
@@ -152,7 +151,7 @@ def _with_own_terms(
         return None
     terms = (_terms_of(each) if isinstance(each, AbsentLoss) else each for each in args)
     own: torch.Tensor = (getattr(torch.Tensor, name) if in_place else func)(*terms, **named)
-    # Of all losses, so that this rank takes part in the backward pass of each.
+    # The result depends on all losses, so that this rank takes part in the backward pass of each.
     result = losses[0] if in_place else losses[0].reshape(-1)[:0].as_subclass(AbsentLoss)
     for other in losses[1:]:
         result.add_(other)
@@ -163,9 +162,9 @@ def _with_own_terms(
 def _with_cotangents(
     tensors: Sequence[torch.Tensor], given: Any, name: str
 ) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
-    """The tensors of a backward pass and their cotangents, with those of losses without elements, for which torch makes none.
+    """Return the tensors of a backward pass and their cotangents, with those of losses without elements, for which torch makes none.
 
-    The ranks' own terms are among them: in one pass, as on the root, the operators of both are visited in the reverse order of their
+    This rank's terms are included: in one pass, as on the root, the operators of both are visited in the reverse order of their
     application. Raises `ValueError` for a cotangent, the argument `name`, of a loss that has such terms.
     """
     cotangents = [given] if isinstance(given, torch.Tensor) else list(given or [None] * len(tensors))

@@ -1,11 +1,11 @@
 """Losses over classes: one target for each position, on workers that hold different classes.
 
     forward    l̂ = Σ a ∘ (z - x̂)             a: the weights of the worker's classes, mostly 0; z: the logarithm of the exponentials' sum,
-               l = R_{P→root} l̂               or 0 where the inputs are logarithms of probabilities
+               l = R_{P→root} l̂               or 0 if the inputs are logarithms of probabilities
     adjoint    that of each step in the reverse order
 
-A target counts once: it is broadcast to all workers along P_c, but picks a logit from the only one whose classes it is
-among. So no worker counts a weight, or an ignored target, a second time.
+A target counts once: it is broadcast to all workers along P_c, but selects a logit only on the one that has its class. So no
+weight, and no ignored target, is counted a second time.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class ClassLoss(Loss):
     Called with (input, targets): the input is cut over any dimensions, the classes too. The targets are class indices
     (n, d_1, ...), of element type int64, and each lies on one worker: they are cut as the input is, on the workers whose
     index along P_c is 0, and of zero volume elsewhere. So is the loss with `reduction` "none". An input (C,) with a target of
-    order 0 is legal, as it is in torch.
+    order 0 is legal, as in torch.
 
-    `weight` are the C weights, a buffer that every rank has the whole of. The arguments are those of :class:`Loss`;
+    `weight` has the C weights, a buffer that every rank has as a whole. The arguments are those of :class:`Loss`;
     `dtype` is by default that of `weight`.
 
-    A mean divides by the sum of the weights of all targets but the ignored ones, over all ranks; of none it is NaN, as
-    torch's is.
+    A mean divides by the sum of the weights of all targets except the ignored ones, over all ranks; without such targets it is
+    NaN, as in torch.
 
-    Raises `ValueError`, in torch's words, for weights that are not C, and in a call for targets out of bounds, whichever rank has
+    Raises `ValueError`, with torch's message, for weights that are not C, and in a call for targets out of bounds, whichever rank has
     them: the same on every rank, and before anything else is sent.
     """
 
@@ -70,7 +70,7 @@ class ClassLoss(Loss):
         self.own(whole, {"weight": Layout((self.classes,), everyone, axes=(None,))})
 
     def no_targets(self, dtype: torch.dtype) -> torch.Tensor:
-        """The targets of no inputs, for inputs of that element type."""
+        """Return the targets for an input without positions, of that element type."""
         return torch.empty(0, dtype=torch.int64)
 
     def make_operators(self, x: Layout) -> None:
@@ -109,11 +109,11 @@ class ClassLoss(Loss):
         return self.reduced_over_targets(losses, weights)
 
     def normalised(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The input less a number for each target, and the logarithm of the sum of its exponentials; 0 where that is 1."""
+        """Return the input minus a number for each target, and the logarithm of the sum of its exponentials; 0 if that sum is 1."""
         return x, connected(x.new_zeros(self.targets_shape), x)
 
     def reduced_over_targets(self, losses: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """The loss, from this worker's contributions to that of each target and to the divisor of a mean."""
+        """Return the loss, from this worker's contributions to that of each target and to the divisor of a mean."""
         if self.reduction == "none":
             result: torch.Tensor = apply(self.sum_targets, losses)
             return result.to(self.dtype)
@@ -125,7 +125,7 @@ class ClassLoss(Loss):
         self.check_targets(x[1].detach())
 
     def check_targets(self, judged: torch.Tensor) -> None:
-        """Raise `ValueError`, in torch's words, for targets of this rank that are no classes."""
+        """Raise `ValueError`, with torch's message, for targets of this rank that are not classes."""
         judged = judged[judged != self.ignore_index]
         wrong = judged[(judged < 0) | (judged >= self.classes)]
         if wrong.numel():
@@ -134,9 +134,9 @@ class ClassLoss(Loss):
     def _losses(
         self, x: torch.Tensor, targets: torch.Tensor, log_sums: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The contributions of this worker's classes to the loss of each target, and to the divisor of a mean.
+        """Return the contributions of this worker's classes to the loss of each target, and to the divisor of a mean.
 
-        `x` and `log_sums` are as :meth:`normalised` returns them.
+        `x` and `log_sums` are the results of :meth:`normalised`.
         """
         start, stop = self.class_window
         judged = targets != self.ignore_index
@@ -145,8 +145,8 @@ class ClassLoss(Loss):
         if start == stop:
             losses = weights = connected(x.new_zeros(self.targets_shape), x, log_sums)
             return losses, weights
-        # Targets of other workers, and ignored ones, pick any logit, and the outermost `where` drops it: it comes last,
-        # so that no infinite cotangent of an excluded class gets through, which times zero would be NaN.
+        # Targets of other workers, and ignored ones, select any logit, which the outermost `where` drops. That comes last, so
+        # that it blocks the cotangent of an excluded class: this may be infinite, and NaN after a product with zero.
         index = torch.where(own, targets - start, 0)
         picked = x.gather(self.class_dim, index.unsqueeze(self.class_dim)).squeeze(self.class_dim)
         own_weights = x.new_ones(stop - start) if self.weight is None else self.weight[start:stop]

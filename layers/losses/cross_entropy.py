@@ -2,7 +2,7 @@
 
 forward    x̂ ← x̂ - max_{P_c} max x̂                 no gradient: the loss does not depend on the maximum
            s = 𝒜_{P_c} Σ exp x̂
-           l̂ = Σ a ∘ (log s - x̂)                     as all losses over classes (classes.py); of probabilities t, a = w ∘ t
+           l̂ = Σ a ∘ (log s - x̂)                     as in all losses over classes (classes.py); for probabilities t, a = w ∘ t
            l = R_{P→root} l̂
 adjoint    that of each step in the reverse order, with 𝒜* = 𝒜
 """
@@ -30,11 +30,11 @@ __all__ = ["CrossEntropyLoss"]
 class CrossEntropyLoss(ClassLoss, torch_classes=(nn.CrossEntropyLoss,)):
     """`torch.nn.CrossEntropyLoss` of logits; see :class:`ClassLoss`.
 
-    With `probabilities` the targets are numbers for each class, of the input's element type and shape, and lie as it does: a worker
-    has those of the classes whose logits it has. Torch takes targets of the input's shape for such; a layer is told when it is made.
+    With `probabilities` the targets are numbers for each class, of the input's element type, shape and layout: a worker has those of
+    the classes whose logits it has. Torch recognises such targets by their shape; here it is an argument of the layer.
     A mean then divides by the number of positions, whatever the weights.
 
-    Raises `ValueError` for a label smoothing outside of [0, 1] too, and for an `ignore_index` of at least 0 with probabilities.
+    Also raises `ValueError` for a label smoothing outside [0, 1], and for an `ignore_index` of at least 0 with probabilities.
     """
 
     argument_names = ("weight", "ignore_index", "reduction", "label_smoothing")
@@ -54,8 +54,8 @@ class CrossEntropyLoss(ClassLoss, torch_classes=(nn.CrossEntropyLoss,)):
     def plan(self, module: nn.Module) -> None:
         super().plan(module)
         self.label_smoothing = cast(nn.CrossEntropyLoss, module).label_smoothing
-        # Normwise: some ten roundings of logits and of their exponentials, in another order than torch's. What a loss and a
-        # gradient are differences of is of the order of 1, with the lab's small integers, also where hardly anything is left.
+        # Normwise: some ten roundings of logits and of their exponentials, in another order than torch's. With the lab's small
+        # integers, a loss and a gradient are differences of terms of the order of 1, even if hardly anything is left.
         self.rounding, self.reach = 2.0**-44 if self.dtype == torch.float64 else 2.0**-17, 1.0
 
     def no_targets(self, dtype: torch.dtype) -> torch.Tensor:
@@ -75,7 +75,7 @@ class CrossEntropyLoss(ClassLoss, torch_classes=(nn.CrossEntropyLoss,)):
     def normalised(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if not self.partition.is_active(self.rank):
             return x, apply(self.sum_exponentials, connected(x.new_zeros(self.targets_shape), x))
-        # Differences of logits: of large ones, the sum with the logarithm would lose its digits.
+        # Differences of logits: if these are large, their sum with the logarithm would lose its digits.
         x = x - self.largest.of(x)
         sums = apply(self.sum_exponentials, torch.exp(x).sum(self.class_dim))
         return x, torch.log(sums)
@@ -94,9 +94,9 @@ class CrossEntropyLoss(ClassLoss, torch_classes=(nn.CrossEntropyLoss,)):
         return self.reduced_over_targets(losses, numbers)
 
     def expected(self, x: torch.Tensor, targets: torch.Tensor, log_sums: torch.Tensor) -> torch.Tensor:
-        """The contributions of this worker's classes to the loss of each position.
+        """Return the contributions of this worker's classes to the loss of each position.
 
-        `x` and `log_sums` are as :meth:`normalised` returns them.
+        `x` and `log_sums` are the results of :meth:`normalised`.
         """
         if self.label_smoothing:
             targets = targets * (1 - self.label_smoothing) + self.label_smoothing / self.classes

@@ -1,4 +1,4 @@
-"""Distributed losses of tensors that are cut alike: l = Σ L(x, t), element by element, perhaps divided by their number."""
+"""Distributed losses of two tensors with the same cut: l = Σ L(x, t), element by element, or the mean."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = [
 
 
 class ElementwiseLoss(Loss):
-    """A loss over `partition`, of the order of the inputs, which lie alike and are cut in any dimensions.
+    """A loss over `partition`, of the order of the inputs, which have the same layout and are cut in any dimensions.
 
-    Called with (input, target), two tensors of `input_shape`. With `reduction` "none" nothing is sent, and the loss lies
-    as the inputs do. The arguments are those of :class:`Loss`.
+    Called with (input, target), two tensors of `input_shape`. With `reduction` "none" nothing is sent, and the loss has the
+    layout of the inputs. The arguments are those of :class:`Loss`.
     """
 
     def plan(self, module: nn.Module) -> None:
@@ -39,14 +39,14 @@ class ElementwiseLoss(Loss):
         name = dtype_name(self.dtype)
         self.domain = Space(Tensor(self.input_layout, name), Tensor(self.input_layout, name, name="target"))
         self.codomain = self.space_of_loss(self.input_layout)
-        # Small integers have exact losses but a quotient; other functions round as they do in torch.
+        # Small integers have exact losses, except for a quotient; other functions round as they do in torch.
         self.rounding = None
         each = copy.copy(cast(nn.MSELoss, module))
         each.reduction = "none"
         self._each = (each,)  # in a tuple: torch would register a module as a submodule
 
     def check_with(self, module: nn.Module) -> None:
-        """Raise `ValueError`, in torch's words, for what torch refuses in a call."""
+        """Raise `ValueError`, with torch's message, for arguments that torch rejects only in a call."""
         result_of(module, torch.empty(0, dtype=self.dtype), torch.empty(0, dtype=self.dtype))
 
     def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -62,8 +62,8 @@ class ElementwiseLoss(Loss):
         return self.reduced(total, number)
 
     def losses(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """L(x, t) for each element."""
-        # `forward`, for hooks on the module that this layer was made from are not meant for it.
+        """Return L(x, t) for each element."""
+        # `forward`, since hooks on the module that this layer was made from are not meant for this call.
         result: torch.Tensor = self._each[0].forward(x, target)
         return result
 
@@ -75,7 +75,7 @@ class MSELoss(ElementwiseLoss, torch_classes=(nn.MSELoss,)):
 
     def plan(self, module: nn.Module) -> None:
         super().plan(module)
-        # One quotient of exact numbers is torch's, but its gradient is a product of three factors.
+        # The value is one quotient of exact numbers, as in torch, but its gradient is a product of three factors.
         self.rounding = 4 * torch.finfo(self.dtype).eps if self.reduction == "mean" else 0.0
 
 
@@ -117,7 +117,7 @@ class KLDivLoss(ElementwiseLoss, torch_classes=(nn.KLDivLoss,)):
 class BCEWithLogitsLoss(ElementwiseLoss, torch_classes=(nn.BCEWithLogitsLoss,)):
     """`torch.nn.BCEWithLogitsLoss`: binary cross-entropy of logits; see :class:`ElementwiseLoss`.
 
-    `weight` and `pos_weight` are broadcast to the global input, as in torch; they are buffers that every rank has the whole of.
+    `weight` and `pos_weight` are broadcast to the global input, as in torch; they are buffers that every rank has as a whole.
 
     Raises `ValueError` for a weight that cannot be broadcast to the input.
     """
@@ -136,7 +136,7 @@ class BCEWithLogitsLoss(ElementwiseLoss, torch_classes=(nn.BCEWithLogitsLoss,)):
         self.own(module, layouts)
 
     def check_with(self, module: nn.Module) -> None:
-        # Not by a call, as for other losses: the weights belong to the whole input, whose memory a rank may not have, and
+        # Not by a call, as for other losses: the weights belong to the global input, for which a rank may not have the memory, and
         # a call on the device "meta" imports torch's compiler, which takes longer than a second.
         for name, weight in module.named_buffers():
             try:
@@ -152,7 +152,7 @@ class BCEWithLogitsLoss(ElementwiseLoss, torch_classes=(nn.BCEWithLogitsLoss,)):
         )
 
     def _part(self, weight: torch.Tensor | None) -> torch.Tensor | None:
-        """The part of a weight that belongs to this worker's part of the input."""
+        """Return the part of a weight that belongs to this worker's part of the input."""
         window = self.input_layout.window(self.rank)
         if weight is None or window is None:
             return None

@@ -10,7 +10,7 @@ __all__ = ["NLLLoss"]
 
 
 class NLLLoss(ClassLoss, torch_classes=(nn.NLLLoss,)):
-    """`torch.nn.NLLLoss`; see :class:`ClassLoss`. Nothing is sent but the reduction."""
+    """`torch.nn.NLLLoss`; see :class:`ClassLoss`. Only targets and the reduction are sent."""
 
     argument_names = ("weight", "ignore_index", "reduction")
 

@@ -5,16 +5,16 @@
     adjoint    δl̂ = R* δl                        the cotangent, on every worker
                (δx̂, δt̂) = [δL]*(δl̂)
 
-The broadcast that an all-reduction would perform in the forward pass comes by itself in the adjoint. A mean divides on the
-root by the number or weight of the elements, summed alike: parts of different sizes weigh as much as they hold.
+The adjoint performs the broadcast that an all-reduce would perform in the forward pass. A mean divides on the root by the number
+or weight of the elements, summed in the same way: parts of different sizes are weighted by their elements.
 
 With `all_reduce` every worker of the partition has the loss, and it is one value, not one for each of them: its local type
-is invariant. So the adjoint of the all-reduction Σ, of varying summands to one invariant value, moves nothing:
+is invariant. So the adjoint of the all-reduce Σ, of varying summands to one invariant value, sends nothing:
 
     forward    l = Σ_{P} l̂
     adjoint    δl̂ = δl
 
-(an all-reduction to varying copies would sum their cotangents, and P calls of ``loss.backward()`` would give P times the
+(an all-reduce to varying copies would sum their cotangents, and P calls of ``loss.backward()`` would give P times the
 gradient; docs/local-types.md has both).
 """
 
@@ -49,24 +49,25 @@ SUMS = torch.float64
 class Loss(TorchLayer):
     """A loss over `partition`, of the order of the input, and its reduction to one value.
 
-    Further dimensions of `partition` with one worker each are left out, so that of a linear layer's output will do.
+    Further dimensions of `partition` with one worker each are dropped, so that the partition of a linear layer's output can be used.
 
-    Of torch's arguments it does not take the deprecated `size_average` and `reduce`.
+    The deprecated arguments `size_average` and `reduce` of torch are not accepted.
 
     With `reduction` "mean" or "sum" the loss is a tensor of order 0 on the rank `root`, which may be any rank of `comm`,
-    and a tensor of zero volume, of shape (0,), elsewhere: an :class:`~adjointlab.layers.losses.absent.AbsentLoss`. With `all_reduce` every worker of `partition`
-    has the loss, as an invariant value; every worker gives the same cotangent, and it counts once. `root` is then of no meaning,
-    and neither has a meaning with `reduction` "none". Either way ``loss.backward()`` is called on every rank.
+    and a tensor of zero volume, of shape (0,), elsewhere: an :class:`~adjointlab.layers.losses.absent.AbsentLoss`. With `all_reduce`
+    every worker of `partition` has the loss, as an invariant value; every worker gives the same cotangent, and it counts once. `root` is
+    then ignored, and both are ignored with `reduction` "none". Either way ``loss.backward()`` must be called on every rank.
 
     `cuts` are the boundaries of the input in each dimension (default, and for `None` in one: balanced).
 
-    Raises `ValueError`, in torch's words for what torch refuses, and for a `root` that is no rank, and a partition of
-    another order than the input; `TypeError` for a `root` that is not an integer. Unlike in torch, inputs and targets are not broadcast to each other.
+    Raises `ValueError`, with torch's message for arguments that torch rejects, and for a `root` that is not a rank, and a partition
+    of another order than the input; `TypeError` for a `root` that is not an integer. Unlike in torch, inputs and targets are not
+    broadcast to each other.
     """
 
     reduction_names: ClassVar[tuple[str, ...]] = ("none", "mean", "sum")
     argument_names: ClassVar[tuple[str, ...]]
-    """Torch's arguments in their order, without the deprecated ones among them."""
+    """Torch's arguments in order, without the deprecated ones."""
 
     options: ClassVar[tuple[str, ...]] = ("root", "all_reduce", "cuts")
 
@@ -79,7 +80,7 @@ class Loss(TorchLayer):
     ) -> None:
         comm, shape = self.comm, self.input_shape
         if not 0 <= whole_number("root", root) < comm.Get_size():
-            raise ValueError(f"root: {root} is none of the ranks 0 to {comm.Get_size() - 1}")
+            raise ValueError(f"root: {root} is not one of the ranks 0 to {comm.Get_size() - 1}")
         self.partition = _without_trailing_ones(self.partition, len(shape))
         self.check_order(shape)
         self.root, self.all_reduce = root, all_reduce
@@ -92,7 +93,7 @@ class Loss(TorchLayer):
         raise NotImplementedError
 
     def sequential(self) -> nn.Module:
-        """Torch's loss with the same arguments, and copies of the weights that the layer has now."""
+        """Return torch's loss with the same arguments, and copies of the layer's current weights."""
         module = super().sequential()
         for name, weight in self._buffers.items():
             setattr(module, name, None if weight is None else weight.detach().clone())
@@ -110,7 +111,7 @@ class Loss(TorchLayer):
         return super().torch_module(dtype, **by_name, **named)
 
     def space_of_loss(self, each: Layout) -> Space:
-        """Collective: plan the sum of the losses that lie as `each` says, and of the divisors of a mean; the space of the loss."""
+        """Collective: plan the sum of losses of layout `each`, and of the divisors of a mean; return the space of the loss."""
         if self.reduction == "none":
             return Space(each, dtype=dtype_name(self.dtype), name="loss")
         summands = 2 if self.reduction == "mean" else 1
@@ -126,10 +127,10 @@ class Loss(TorchLayer):
         return Space(Layout((), one, [], ()), dtype=name, name="loss")
 
     def reduced(self, summand: torch.Tensor, divisor: torch.Tensor | None = None) -> torch.Tensor:
-        """The loss, from this worker's summand, and from that of the divisor where it is a mean.
+        """Return the loss, from this worker's summand and, for a mean, from its summand of the divisor.
 
-        A rank that is no worker sends nothing: it passes none of its numbers on, but depends on them in the graph, and so
-        takes part in the backward pass.
+        A rank that is not a worker sends nothing: its result contains none of its numbers, but depends on them in the graph, so that
+        it takes part in the backward pass.
         """
         numbers = torch.stack([summand] if divisor is None else [summand, divisor])
         sums: torch.Tensor = apply(
@@ -142,7 +143,7 @@ class Loss(TorchLayer):
 
 
 def _without_trailing_ones(partition: Partition, order: int) -> Partition:
-    """The partition without its dimensions from `order` on, if each of them has one worker; else the partition itself."""
+    """Return the partition without its dimensions from `order` on, if each of them has one worker; else the partition itself."""
     if partition.order <= order or set(partition.shape[order:]) != {1}:
         return partition
     return Partition(partition.shape[:order], partition.ranks)
@@ -151,8 +152,8 @@ def _without_trailing_ones(partition: Partition, order: int) -> Partition:
 class SharedSum(LinearOperator):
     """Σ: varying local tensors over the same window are summed to one invariant value, which every worker has.
 
-    ``forward(x)`` is the all-reduction over all dimensions of the partition. ``adjoint(y)`` moves nothing: each summand's
-    cotangent is that of the sum. Raises what :class:`AllSumReduce` raises.
+    ``forward(x)`` is the all-reduce over all dimensions of the partition. ``adjoint(y)`` sends nothing: each summand's
+    cotangent is that of the sum. Raises the errors of :class:`AllSumReduce`.
     """
 
     symbol = "Σ"
@@ -168,11 +169,11 @@ class SharedSum(LinearOperator):
         self.codomain = Space(layout, dtype=dtype, types=(LocalType.INVARIANT,) * order, name="y")
 
     def forward(self, x: Array) -> Array:
-        """The sum, on every worker."""
+        """Return the sum, on every worker."""
         total: Array = self._sum.forward(x)
         return total
 
     def adjoint(self, y: Array) -> Array:
-        """This worker's copy of y."""
+        """Return a copy of this worker's y."""
         result: Array = arrays.copy(y)
         return result

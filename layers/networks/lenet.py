@@ -2,7 +2,7 @@
 
     forward    x ← tanh(Conv_1 x)    x ← Pool_1 x         over P_n x 1 x 1 x P_1 x P_0
                x ← tanh(Conv_2 x)    x ← Pool_2 x
-               x ← flat(T x)                               from the spatial cut to one of the features, over P_fi
+               x ← flat(T x)                               from the spatial cut to a cut of the features, over P_fi
                x ← tanh(Lin_1 x)                           over P_fo x P_fi
                x ← tanh(Lin_2 x)                           over P_fi x P_fo, the transposed partition
                y ← Lin_3 x                                 over P_fo x P_fi
@@ -37,8 +37,8 @@ __all__ = ["LeNet5", "sequential_lenet5"]
 class LeNet5(Network):
     """LeNet-5 for `batch` images of 1 x 32 x 32, over workers `spatial` (P_1 x P_0) and `features` (P_fo x P_fi).
 
-    The logits of its output are cut over P_fo; `domain` and `codomain` say where inputs and outputs lie. Parameters are named
-    as those of :meth:`sequential`, and for the same state of torch's generator have the same values.
+    The logits of its output are cut over P_fo; `domain` and `codomain` are the spaces of inputs and outputs. Parameters have the
+    names of those of :meth:`sequential` and, for the same state of torch's generator, the same values.
 
     Raises `ValueError` for partitions that are not of order 2.
     """
@@ -81,12 +81,12 @@ class LeNet5(Network):
         self.classes, self.dtype = classes, dtype
 
     def sequential(self) -> nn.Module:
-        """The sequential network with the same arguments."""
+        """Return the sequential network with the same arguments."""
         return sequential_lenet5(self.classes, self.dtype)
 
 
 def sequential_lenet5(classes: int = 10, dtype: torch.dtype | None = None) -> nn.Module:
-    """The sequential network; its modules have the names of the distributed network's."""
+    """Return the sequential network; its modules have the names of the distributed network's."""
     return nn.Sequential(
         OrderedDict[str, nn.Module](
             convolution_1=nn.Conv2d(1, 6, 5, dtype=dtype),

@@ -1,4 +1,4 @@
-"""A chain of layers as one module, and its way from and to the sequential network's state."""
+"""A chain of layers as one module, and transfers of its state from and to the sequential network."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["Network"]
 
 
 class Network(nn.Sequential):
-    """Layers in a chain: distributed ones, further networks, and functions of torch's that have no parameters.
+    """Layers in a chain: distributed ones, further networks, and torch modules without parameters.
 
-    `comm` is the communicator of its layers. `domain` and `codomain` say where inputs and outputs lie, `parameter_space` and `buffer_space` where parameters and buffers do,
-    under the names that ``named_parameters()`` has. Repartitions between the layers have names of their own, so that parameters
-    are named as the sequential network's.
+    `comm` is the communicator of its layers. `domain` and `codomain` are the spaces of inputs and outputs, `parameter_space` and
+    `buffer_space` those of parameters and buffers, under the names of ``named_parameters()`` and ``named_buffers()``. Repartitions
+    between the layers have separate names, so that parameters have the names of the sequential network's.
 
-    Raises `ValueError` unless the first and the last layer are distributed; and a call does for a module between them, put there
-    by hand, that would compute with this rank's part as if it were the whole.
+    Raises `ValueError` unless the first and the last layer are distributed. A call raises it for a module between them that was put
+    there by hand and would compute with this rank's part as if it were the whole tensor.
     """
 
     def __init__(self, layers: Mapping[str, nn.Module]) -> None:
@@ -42,8 +42,8 @@ class Network(nn.Sequential):
         self._ends()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The local tensor of y, from that of x. Raises what the layers raise, and `ValueError` for a module that is no layer."""
-        # Layers may be replaced at any time, and are looked at when they have been.
+        """Return the local tensor of y, from that of x. Raises the layers' errors, and `ValueError` for a module that is not a layer."""
+        # Layers may be replaced at any time, and are checked again after that.
         if self._checked != (now := tuple(self._modules.values())):
             check_layers(self)
             self._checked = now
@@ -67,25 +67,25 @@ class Network(nn.Sequential):
 
     @property
     def parameter_space(self) -> Space:
-        """The space of the parameters, by the names that ``named_parameters()`` has."""
+        """The space of the parameters, by their names in ``named_parameters()``."""
         return self._space("parameter_space")
 
     @property
     def buffer_space(self) -> Space:
-        """The space of the buffers, by the names that ``named_buffers()`` has."""
+        """The space of the buffers, by their names in ``named_buffers()``."""
         return self._space("buffer_space")
 
     @property
     def output_partition(self) -> Partition:
-        """The partition of the output, with a dimension for each of its own: for a loss, or for further layers."""
+        """The partition of the output, with a dimension for each of the output's: for a loss, or for further layers."""
         return grid_of(self.codomain.tensors[0].layout)
 
     def sequential(self) -> nn.Module:
-        """A new sequential network with the same arguments; it draws its parameters from torch's generator."""
+        """Return a new sequential network with the same arguments; its parameters are drawn from torch's generator."""
         return self._sequential("sequential")
 
     def to_sequential(self) -> nn.Module:
-        """Collective: the sequential network with all parameters and buffers gathered, on every rank."""
+        """Collective: return the sequential network with all parameters and buffers gathered, on every rank."""
         return self._sequential("to_sequential")
 
     def sequential_state_dict(self, root: int | None = None) -> dict[str, torch.Tensor]:
@@ -124,7 +124,7 @@ class Network(nn.Sequential):
     def _sequential(self, method: str) -> nn.Module:
         modules: OrderedDict[str, nn.Module] = OrderedDict()
         made: dict[nn.Module, nn.Module] = {}
-        # Not `named_children`, which leaves out a layer that stands there a second time.
+        # Not `named_children`, which omits repetitions of a layer.
         for name, child in self._modules.items():
             if isinstance(child, Repartition):
                 continue
@@ -134,17 +134,17 @@ class Network(nn.Sequential):
             modules[name] = made[child]
         result = nn.Sequential(modules)
         if method == "to_sequential":
-            # Not `train`, which reaches the modules below: each has the mode of its layer.
+            # Not `train`, which is recursive: each module has the mode of its layer.
             result.training = self.training
         return result
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        """A network with layers and hooks of its own, as :meth:`DistributedParameters.__deepcopy__` copies them; the communicator is shared."""
+        """Copy layers and hooks as :meth:`DistributedParameters.__deepcopy__` does; share the communicator."""
         return deepcopy_sharing(self, memo)
 
 
 def check_layers(chain: nn.Module) -> None:
-    """Raise `ValueError` for a module of a chain of layers that is none, and computes with a part of a tensor as with the whole."""
+    """Raise `ValueError` for a module in a chain of layers that is not a layer, and would compute with a part as with the whole tensor."""
     for name, module in chain._modules.items():
         assert module is not None  # torch.nn.Sequential takes none
         if isinstance(module, DistributedModule | Network) or isinstance(
@@ -156,7 +156,7 @@ def check_layers(chain: nn.Module) -> None:
         if has_layers and is_chain(module):
             check_layers(module)
         elif has_layers:
-            distributed_layers(module)  # a composition of layers, in which they alone have parameters
+            distributed_layers(module)  # a composition of layers; raises if anything else has parameters
         elif not kind.__module__.startswith("torch.nn."):
             raise ValueError(
                 f"network: {name} ({kind.__name__}) is not a distributed layer; give a function to Pointwise, or write a layer"

@@ -1,13 +1,13 @@
 """A whole `torch.nn.Sequential` made of distributed layers: each over the workers that have its input, unless a partition is given.
 
-    layer             partition, where that of its input is p_0 x ... x p_d
+    layer             partition, if that of its input is p_0 x ... x p_d
     Linear            p_0 x ... x P_fo x P_fi with P_fo = 1, P_fi = p_d
     Embedding         p_0 x ... x p_d x P_v x P_e with P_v = P_e = 1
     Conv              P_n x P_co x P_ci x P_spatial with P_co = P_ci = 1; where channels are cut, StationaryConv over that of the input
     ConvTranspose     P_n x P_co x P_ci x P_spatial with P_co = 1, P_ci = p_1
     all others        that of the input
 
-Where a layer wants its input elsewhere than the layer before leaves it, a repartition stands between the two.
+If a layer needs its input in another layout than that of the previous layer's output, a repartition is inserted between the two.
 """
 
 from __future__ import annotations
@@ -59,22 +59,22 @@ def from_sequential(
     partitions: Mapping[str, PartitionLike] = MappingProxyType({}),
     dtype: torch.dtype | None = None,
 ) -> Network:
-    """Collective: the network of distributed layers with the parameters of `network`, which every rank has with the same values.
+    """Collective: return the network of distributed layers with the parameters of `network`, which are the same on every rank.
 
-    The input, of global shape `input_shape`, is cut evenly over `partition`, of its order. Each layer is the one of the same name as
-    its module, over the workers that have its input, as the module docstring says, or over the partition that `partitions` has for
-    its name, such as "0" or "classifier.2"; a convolution of a partition without P_co is a stationary one. Modules of torch's
+    The input, of global shape `input_shape`, is cut evenly over `partition`, of the same order. Each layer is the one of the same name
+    as its module, over the workers that have its input, as listed in the module docstring, or over the partition that `partitions` has
+    for its name, such as "0" or "classifier.2"; a convolution over a partition without P_co is a stationary one. Torch modules
     without parameters are applied element by element. `dtype` is the element type, by default that of the parameters.
 
     Parameters have the names that they have in `network`: so ``sequential_state_dict()`` of the result has its keys.
 
-    Each layer has the mode of its module. A module without parameters may stand in `network` several times.
+    Each layer has the mode of its module. A module without parameters may occur in `network` several times.
 
-    Raises `ValueError`, the same on every rank, for a module that no layer is made from, or that has several inputs or outputs, for
-    a parameter that stands in `network` twice, for modules or parameters with hooks, or with a `forward` of their own, for a name in
-    `partitions` that no module has, and for arguments, modules or values that differ by rank, as without a seed; and what the layers
-    raise, with the name of the module. Raises `TypeError` for what is no `torch.nn.Sequential`, and
-    partitions by name that are no mapping.
+    Raises `ValueError`, the same on every rank, for a module for which there is no layer, or that has several inputs or outputs, for
+    a parameter that occurs in `network` twice, for modules or parameters with hooks or an overridden `forward`, for a name in
+    `partitions` that no module has, and for arguments, modules or values that differ by rank, as they do without a seed. Errors of the
+    layers are raised with the name of the module. Raises `TypeError` if `network` is not a `torch.nn.Sequential` or `partitions` is
+    not a mapping.
     """
     size_of(comm)
     plans: list[tuple[_Builder, Tensor]] = []
@@ -105,7 +105,7 @@ def _planned(
     partitions: Mapping[str, PartitionLike],
     dtype: torch.dtype | None,
 ) -> tuple[_Builder, Tensor]:
-    """The builder of the network and the tensor that it takes, from arguments of this rank that have been checked."""
+    """Check the arguments of this rank; return the builder of the network and the tensor that the network takes."""
     check_source(network)
     shape = shape_of("input_shape", input_shape)
     if dtype is not None:
@@ -131,15 +131,15 @@ def _planned(
 
 
 class _Builder:
-    """Makes the layers of one network, from the communicator, partitions and element type that they share."""
+    """Makes the layers of one network, which share communicator, partitions and element type."""
 
     def __init__(self, comm: Communicator, partitions: Mapping[str, Partition], dtype: torch.dtype) -> None:
         self.comm, self.partitions, self.dtype = comm, partitions, dtype
 
     def chain(self, network: nn.Sequential, path: str, x: Tensor) -> tuple[Network, Tensor]:
-        """Collective: the distributed network for an input that lies as `x`, and the tensor that it returns."""
+        """Collective: return the distributed network for an input with the layout of `x`, and the tensor that it returns."""
         children: dict[str, nn.Module] = {}
-        # Not `named_children`, which leaves out a module that stands there a second time.
+        # Not `named_children`, which omits repetitions of a module.
         for name, module in network._modules.items():
             assert module is not None  # torch.nn.Sequential takes none
             below = name_below(path, name)
@@ -163,12 +163,12 @@ class _Builder:
             children[name] = layer
             (x,) = layer.codomain.tensors
         result = Network(children)
-        # Not `train`, which reaches all modules below: each layer has the mode of its own module.
+        # Not `train`, which is recursive: each layer has the mode of its own module.
         result.training = network.training
         return result, x
 
     def layer(self, module: nn.Module, path: str, x: Tensor) -> DistributedModule:
-        """Collective: the layer for one module. Raises `ValueError` and `TypeError`, with the path of the module."""
+        """Collective: return the layer for one module. Raises `ValueError` and `TypeError`, with the path of the module."""
         try:
             layer = self._made(module, self.partitions.get(path), x)
         except (TypeError, ValueError) as error:
@@ -202,7 +202,7 @@ class _Builder:
             raise ValueError("no layer is made from it; give a function to Pointwise, or write a layer")
         layout = x.layout if given is None else _over("partition", shape, given)
         try:
-            # A copy, as the mode of the network is not that of the one it was made from.
+            # A copy, since the mode of the new network may be changed separately.
             return Pointwise(self.comm, layout, copy.deepcopy(module), dtype=getattr(torch, x.dtype))
         except ValueError as error:
             _, is_elementwise, why = str(error).partition(" is not elementwise: ")
@@ -212,7 +212,7 @@ class _Builder:
 
 
 def _over(name: str, shape: tuple[int, ...], partition: Partition) -> Layout:
-    """The layout of a tensor over a partition of its order; raise `ValueError` for one of another order."""
+    """Return the layout of a tensor over a partition of its order; raise `ValueError` for one of another order."""
     if partition.order != len(shape):
         raise ValueError(
             f"{name}: of order {partition.order} ({partition}), but the input {list(shape)} has order {len(shape)}; give a side for each "
@@ -222,7 +222,7 @@ def _over(name: str, shape: tuple[int, ...], partition: Partition) -> Layout:
 
 
 def _with_side(grid: Partition, position: int) -> Partition:
-    """The grid with another dimension, of length 1, before the one at `position`."""
+    """Return the grid with an additional dimension, of length 1, before the one at `position`."""
     return Partition((*grid.shape[:position], 1, *grid.shape[position:]), grid.ranks)
 
 
@@ -233,7 +233,7 @@ def _lie_alike(x: Layout, y: Layout, ranks: int) -> bool:
 
 @lru_cache(maxsize=1)
 def _by_torch_class() -> dict[type[nn.Module], type[TorchLayer]]:
-    """The layer of the same name for each class of torch's, and for each small module of ours its layer."""
+    """Return the layer for each torch class, of the same name, and for each small module of ours."""
     found = {}
     for name in layers.__all__:
         layer = getattr(layers, name)

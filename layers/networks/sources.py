@@ -1,4 +1,4 @@
-"""The sequential networks that a distributed one is made from: what is computed there beside the modules' own `forward` is refused."""
+"""Checks of the sequential networks that a distributed one is made from: only the modules' own `forward` may compute anything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_chain(module: nn.Module) -> bool:
 
 
 def check_source(network: nn.Sequential) -> None:
-    """Raise `TypeError` for what is no chain, and `ValueError` for one that a distributed network would not compute."""
+    """Raise `TypeError` if it is not a chain, and `ValueError` for one that a distributed network would not compute."""
     given: object = network
     if not isinstance(given, nn.Sequential):
         name = given.__name__ if isinstance(given, type) else f"{described_type(given)}"
@@ -39,12 +39,12 @@ def check_source(network: nn.Sequential) -> None:
 
 
 def leaves_of(network: nn.Sequential) -> dict[str, nn.Module]:
-    """The modules that are no chains, by path; one that stands in the network several times has all its paths."""
+    """Return the modules that are not chains, by path; one that occurs in the network several times has all its paths."""
     return dict(_leaves(network, ""))
 
 
 def described(network: nn.Sequential) -> dict[str, str]:
-    """One line for each module by its path, of all that the layers depend on but the values: ranks compare these."""
+    """Return one line for each module by its path, with all that the layers depend on except values, for comparison between ranks."""
     return {
         f"network: {path}": f"{module}, {'training' if module.training else 'evaluation'}"
         + "".join(
@@ -56,7 +56,7 @@ def described(network: nn.Sequential) -> dict[str, str]:
 
 
 def _leaves(chain: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    # `named_modules` knows no paths below a module that it has seen before.
+    # Not `named_modules`, which yields no paths below a module that it has seen before.
     for name, module in chain._modules.items():
         assert module is not None  # torch.nn.Sequential takes none
         if is_chain(module):

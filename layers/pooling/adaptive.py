@@ -1,8 +1,8 @@
 """Distributed adaptive pooling, average and max, over windows that overlap and differ in length (resampling.py for the exchange).
 
 The windows are those of the global tensor: output i of m has the elements from ⌊i n / m⌋ to ⌈(i + 1) n / m⌉ of n, wherever
-they lie. For a maximum each worker spreads its windows out, all as long as the longest, and pools them with a stride of that
-length. A shorter window has its last element several times, which is never chosen before the first time:
+they lie. For a maximum each worker copies its windows one after another, all padded to the length of the longest, and pools them
+with a stride of that length. The padding repeats the last element, whose repetitions are never chosen before the first one:
 
     n = 5, m = 3      0  1 | 1  2  3 | 3  4       →       0  1  1 | 1  2  3 | 3  4  4
 """
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class AdaptivePooling(Resampling):
-    """The windows that average and max share: those of the average, whose matrix has a weight for each of their elements."""
+    """Base class of both poolings, with the windows of the average, whose matrix has a weight for each of their elements."""
 
     def along_dims(self, module: nn.Module, order: int) -> Sequence[AlongDim]:
         dims = spatial_dims(module)
@@ -65,8 +65,8 @@ class AdaptiveMaxPooling(
 ):
     """`torch.nn.AdaptiveMaxPool1d`, `2d` or `3d` over `partition`, of the order of the input.
 
-    With `return_indices` the result is (y, indices), indices being those in the global input, as torch gives them.
-    Of equal elements the first counts, and NaN is larger than everything, as in torch.
+    With `return_indices` the result is (y, indices), with indices in the global input, as in torch.
+    The first of equal elements is chosen, and NaN is larger than everything, as in torch.
 
     Raises what :class:`Resampling` raises.
     """
@@ -81,7 +81,7 @@ class AdaptiveMaxPooling(
             self.codomain = Space(y, Tensor(y.layout, "int64", name="indices"))
 
     def forward(self, x: torch.Tensor) -> Any:
-        """The local tensor of y, from that of x; with `return_indices` (y, indices)."""
+        """Return the local tensor of y, from that of x; with `return_indices`, (y, indices)."""
         (x,) = self.check_inputs(x)
         x = carried(self.exchange, x)
         pool = function_of_dims("max_pool", self.dims)
@@ -96,7 +96,7 @@ class AdaptiveMaxPooling(
         return (y, self._globally(indices, elements)) if self.return_indices else y
 
     def _globally(self, indices: torch.Tensor, elements: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Row-major positions in the global tensor, from those among the elements of this worker's windows."""
+        """Convert row-major positions among the elements of this worker's windows to those in the global tensor."""
         (window,) = self.exchange.codomain.tensors
         starts = [start for start, _ in (window.layout.window(self.rank) or ())[-self.dims :]]
         in_global = [each.flatten() + start for each, start in zip(elements, starts, strict=True)]
@@ -104,7 +104,7 @@ class AdaptiveMaxPooling(
 
 
 def _elements(taps: Taps) -> torch.Tensor:
-    """The elements of each window in their order, the last one as often as is needed for equal lengths."""
+    """Return the elements of each window in order, with the last one repeated to make all windows equally long."""
     last = torch.where(taps.used, taps.element, -1).amax(1, keepdim=True)
     return torch.where(taps.used, taps.element, last)
 

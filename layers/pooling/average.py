@@ -1,6 +1,6 @@
-"""Distributed average pooling: a sum over each window, in which the exchange leaves zeros beyond the tensor, and a quotient.
+"""Distributed average pooling: a sum over each window, with zeros from the exchange beyond the tensor, and a quotient.
 
-The divisor is the number of elements that the *global* position of the window says.
+The divisor is the number of elements, which depends on the *global* position of the window.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["AveragePooling", "AvgPool1d", "AvgPool2d", "AvgPool3d"]
 class AveragePooling(Pooling, torch_classes=(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)):
     """`torch.nn.AvgPool1d`, `2d` or `3d` over `partition`; see :class:`Pooling`.
 
-    The divisor of an output follows from where its window lies in the global tensor: the volume of the window clipped
-    to the padded input, or without `count_include_pad` to the input, or else `divisor_override`.
+    The divisor of an output depends on the position of its window in the global tensor: it is the volume of the window clipped
+    to the padded input, or without `count_include_pad` to the input, unless there is a `divisor_override`.
     """
 
     holds_padding = True
@@ -32,8 +32,8 @@ class AveragePooling(Pooling, torch_classes=(nn.AvgPool1d, nn.AvgPool2d, nn.AvgP
 
     def lay_out(self, module: Any) -> None:
         super().lay_out(module)
-        self.count_include_pad: bool = getattr(module, "count_include_pad", True)  # which LPPool has not
-        divisor: int | None = getattr(module, "divisor_override", None)  # which AvgPool1d has not
+        self.count_include_pad: bool = getattr(module, "count_include_pad", True)  # LPPool has none
+        divisor: int | None = getattr(module, "divisor_override", None)  # AvgPool1d has none
         sides = self.input_shape[-self.dims :]
         outputs = self.codomain.tensors[0].layout.shape[-self.dims :]
         windows = zip(outputs, sides, self.kernel_size, self.stride, self.padding, strict=True)
@@ -47,7 +47,7 @@ class AveragePooling(Pooling, torch_classes=(nn.AvgPool1d, nn.AvgPool2d, nn.AvgP
             count = count[..., None] * torch.tensor(along[first:last], dtype=element)
         self.register_buffer("count", count, persistent=False)
         if any(abs(number).bit_count() != 1 for along in counts for number in set(along)):
-            # A quotient is rounded, and a gradient is the sum of as many as there are windows over an element, in
+            # A quotient is rounded, and a gradient is the sum of one quotient for each window over an element, in
             # another order than torch's. The quotients are not larger than the lab's integers, up to 4, and may cancel.
             seen = math.prod(-(-k // s) for k, s in zip(self.kernel_size, self.stride, strict=True))
             self.rounding, self.reach = 8 * seen * torch.finfo(self.dtype).eps, 1.0
@@ -58,7 +58,7 @@ class AveragePooling(Pooling, torch_classes=(nn.AvgPool1d, nn.AvgPool2d, nn.AvgP
         return self.averages(x)
 
     def averages(self, x: torch.Tensor) -> torch.Tensor:
-        """Collective: the means of the windows of x."""
+        """Collective: return the means of the windows of x."""
         x = carried(self.exchange, x).to(self.count.dtype)
         if self._has_outputs(x):
             y = self._sums(x, self.kernel_size, self.stride)
@@ -68,21 +68,21 @@ class AveragePooling(Pooling, torch_classes=(nn.AvgPool1d, nn.AvgPool2d, nn.AvgP
         return (y / self.count.to(y.device)).to(self.dtype)
 
     def _sums(self, x: torch.Tensor, kernel: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
-        """The sum of the elements in each window: torch's average with the divisor 1."""
+        """Return the sum of the elements in each window: torch's average with the divisor 1."""
         if self.dims == 3:
             return functional.avg_pool3d(x, kernel, stride, divisor_override=1)
         if self.dims == 2:
             return functional.avg_pool2d(x, kernel, stride, divisor_override=1)
-        # In one dimension torch takes no divisor.
+        # In one dimension torch has no divisor.
         plane = x.unsqueeze(-2)
         return functional.avg_pool2d(plane, (1, *kernel), (1, *stride), divisor_override=1).squeeze(-2)
 
 
-@lru_cache(maxsize=64)  # it takes a step for each output, and every rank asks
+@lru_cache(maxsize=64)  # linear in the number of outputs, and called by every rank
 def _counts(
     outputs: int, side: int, kernel: int, stride: int, padding: int, includes_padding: bool
 ) -> tuple[int, ...]:
-    """The number of elements that each output of a spatial dimension of length `side` counts."""
+    """Return the number of elements that are counted for each output of a spatial dimension of length `side`."""
     counts = []
     for output in range(outputs):
         start = output * stride - padding

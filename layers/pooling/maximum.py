@@ -1,4 +1,4 @@
-"""Distributed max pooling: elements of a window beyond the tensor must not enter a maximum, and so are taken for -∞."""
+"""Distributed max pooling: elements of a window beyond the tensor must not enter a maximum, and so count as -∞."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["MaxPool1d", "MaxPool2d", "MaxPool3d", "MaxPooling"]
 class MaxPooling(Pooling, torch_classes=(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)):
     """`torch.nn.MaxPool1d`, `2d` or `3d` over `partition`; see :class:`Pooling`.
 
-    With `return_indices` the result is (y, indices), indices being those in the global input, as torch gives them.
-    Of equal elements the first counts, and NaN is larger than everything, as in torch.
+    With `return_indices` the result is (y, indices), with indices in the global input, as in torch.
+    The first of equal elements is chosen, and NaN is larger than everything, as in torch.
     """
 
     holds_padding = False
@@ -35,7 +35,7 @@ class MaxPooling(Pooling, torch_classes=(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3
             self.codomain = Space(y, Tensor(y.layout, "int64", name="indices"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """The local tensor of y, from that of x; with `return_indices` (y, indices)."""
+        """Return the local tensor of y, from that of x; with `return_indices`, (y, indices)."""
         (x,) = self.check_inputs(x)
         x = carried(self.exchange, x)
         pool = function_of_dims("max_pool", self.dims)
@@ -43,10 +43,10 @@ class MaxPooling(Pooling, torch_classes=(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3
             y = of_nothing(self.local_output_shape, lambda zero: pool(zero, 1), x)
             indices = y.new_zeros(self.local_output_shape, dtype=torch.int64)
             return (y, indices) if self.return_indices else y
-        # On the left the padding is torch's own, which is never chosen: of a window that holds nothing but -∞, the first
-        # element of the tensor is. On the right there is as much of it, and -∞ for the rest, which never comes first.
+        # On the left the padding is torch's own, which is never chosen: in a window of only -∞, torch chooses the first
+        # element of the tensor. On the right there is as much of torch's padding, and -∞ for the rest, which never comes first.
         # A dilated window can miss a tensor that is smaller than its gaps; torch (2.13) then chooses an element beyond
-        # the padded tensor, and its backward pass writes there. With -∞ for all the padding on the right it is in bounds.
+        # the padded tensor, and its backward pass writes there. With -∞ as all of the padding on the right it is in bounds.
         left = tuple(before for before, _ in self.outside)
         right = [
             after if dilation > 1 else max(0, after - before)
@@ -60,13 +60,13 @@ class MaxPooling(Pooling, torch_classes=(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3
         return self._without_excess(y), self._globally(self._without_excess(indices), x.shape[-self.dims :])
 
     def _without_excess(self, y: torch.Tensor) -> torch.Tensor:
-        """Drop the windows that torch's padding on the right lets in."""
+        """Drop the additional windows that torch's padding on the right makes."""
         for dim, side in enumerate(self.local_output_shape[-self.dims :], start=-self.dims):
             y = y.narrow(dim, 0, side)
         return y
 
     def _globally(self, indices: torch.Tensor, sides: Sequence[int]) -> torch.Tensor:
-        """Row-major positions in the global tensor, from those in a local one of the given sides."""
+        """Convert row-major positions in a local tensor of the given sides to those in the global one."""
         elements = [
             torch.arange(start, start + side, device=indices.device)
             for (start, _), side in zip(self.window, sides, strict=True)

@@ -1,9 +1,9 @@
-"""Distributed power-average pooling: y = (Σ x^p)^(1/p) over each window, the exchange and the sum of average pooling.
+"""Distributed power-average pooling: y = (Σ x^p)^(1/p) over each window, with the exchange and the sum of average pooling.
 
-    forward    x ← H x^p                          powers are exchanged, whose zeros beyond the tensor add nothing
+    forward    x ← H x^p                          powers are exchanged, so that zeros beyond the tensor add nothing
                y = (k AVG(x))^(1/p)               on each worker, k the volume of the window
 
-As in torch, a window that `ceil_mode` lets lead out of the tensor counts k times the mean of what it has.
+As in torch, a window that reaches beyond the tensor due to `ceil_mode` counts k times the mean of its elements.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["LPPool1d", "LPPool2d", "LPPool3d", "LPPooling"]
 class LPPooling(AveragePooling, torch_classes=(nn.LPPool1d, nn.LPPool2d, nn.LPPool3d)):
     """`torch.nn.LPPool1d`, `2d` or `3d` over `partition`; see :class:`Pooling`.
 
-    Raises `ValueError` for an infinite `norm_type`, which stands for maxima.
+    Raises `ValueError` for an infinite `norm_type`, which means maxima.
     """
 
     def lay_out(self, module: Any) -> None:
@@ -40,7 +40,7 @@ class LPPooling(AveragePooling, torch_classes=(nn.LPPool1d, nn.LPPool2d, nn.LPPo
         """The local tensor of y, from that of x."""
         (x,) = self.check_inputs(x)
         means = self.averages(x.pow(self.norm_type))
-        # Torch's own expression, which is NaN of a negative sum, and has torch's gradient at 0.
+        # Torch's expression, which is NaN for a negative sum, and has torch's gradient at 0.
         sums = (torch.sign(means) * functional.relu(torch.abs(means))).mul(math.prod(self.kernel_size))
         return sums.pow(1.0 / self.norm_type)
 

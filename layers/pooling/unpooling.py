@@ -1,10 +1,10 @@
-"""Distributed unpooling: each element of x goes to the position in the global output that its index says, which may be anywhere.
+"""Distributed unpooling: each element of x goes to the position of its index in the global output, which may be anywhere.
 
-    forward    (x, i) ← T (x, i)                 every worker gets all of the planes that it has a part of
+    forward    (x, i) ← T (x, i)                 every worker gets the whole of each plane that it has a part of
                y = Σ_k x_k e(i_k)                 on each worker, over the k whose index lies in its part
-    adjoint    δx_k = δy[i_k] on the one worker where that is; δx ← T* δx, a sum over the workers that x was given to
+    adjoint    δx_k = δy[i_k] on the one worker that has it; δx ← T* δx, a sum over the workers that got x
 
-What is sent does not depend on the indices, so every rank knows the messages of every other.
+Messages do not depend on the indices, so every rank knows those of every other.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = ["MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d", "MaxUnpooling"]
 class MaxUnpooling(TorchLayer, torch_classes=(nn.MaxUnpool1d, nn.MaxUnpool2d, nn.MaxUnpool3d)):
     """`torch.nn.MaxUnpool1d`, `2d` or `3d` over `partition`, of the order of the input, which is cut in any dimensions.
 
-    Called with (input, indices), which lie alike, as the two results of our max pooling with `return_indices` do: the
+    Called with (input, indices), which have the same layout, like the two results of our max pooling with `return_indices`: the
     indices are those in the global output. `output_size`, which torch takes in a call, is an argument here. Input and output are
-    balanced. Of several elements with the same index, which one the output has is not defined, as in torch.
+    balanced. If several elements have the same index, it is undefined which one the output has, as in torch.
 
-    Raises `ValueError`, in torch's words, for what torch refuses, and for a partition of another order; and in a call for indices
-    out of bounds, whichever rank has them: the same on every rank, and before anything else is sent.
+    Raises `ValueError`, with torch's message, for arguments that torch rejects, and for a partition of another order; and in a
+    call for indices out of bounds, whichever rank has them: the same on every rank, and before anything else is sent.
     """
 
     options = ("output_size",)
@@ -72,7 +72,7 @@ class MaxUnpooling(TorchLayer, torch_classes=(nn.MaxUnpool1d, nn.MaxUnpool2d, nn
         indices = without_gradient(self.gather_indices, indices)
         if 0 in self.local_output_shape:
             return connected(x.new_zeros(self.local_output_shape), x)
-        # What belongs to other workers goes to one place more than there are.
+        # Elements of other workers go to an additional position.
         elements = math.prod(self.local_output_shape[-self.dims :])
         places = self.local_places(indices, elements).flatten(-self.dims)
         zeros = x.new_zeros(*places.shape[:-1], elements + 1)
@@ -80,7 +80,7 @@ class MaxUnpooling(TorchLayer, torch_classes=(nn.MaxUnpool1d, nn.MaxUnpool2d, nn
         return y[..., :elements].reshape(self.local_output_shape)
 
     def local_places(self, indices: torch.Tensor, elsewhere: int) -> torch.Tensor:
-        """Row-major positions in this worker's part, from those in the global output; `elsewhere` for those that are not in it."""
+        """Convert row-major positions in the global output to those in this worker's part; `elsewhere` for those outside it."""
         places, is_own = torch.zeros_like(indices), torch.ones_like(indices, dtype=torch.bool)
         for dim, (start, stop) in enumerate(self.window):
             index = indices // math.prod(self.sides[dim + 1 :]) % self.sides[dim]
@@ -93,7 +93,7 @@ class MaxUnpooling(TorchLayer, torch_classes=(nn.MaxUnpool1d, nn.MaxUnpool2d, nn
         super()._check_inputs(x)
         wrong = x[1][(x[1] < 0) | (x[1] >= math.prod(self.sides))]
         if wrong.numel():
-            # A line is a plane of width 1 to torch.
+            # Torch treats a line as a plane of width 1.
             sides = "x".join(map(str, (*self.sides, 1) if self.dims == 1 else self.sides))
             raise ValueError(
                 f"Found an invalid max index: {int(wrong[0])} (output volumes are of size {sides})"

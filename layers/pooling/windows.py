@@ -5,8 +5,8 @@
     adjoint    δx = [δPOOL]*(δy)
                δx ← H* δx
 
-The output is balanced, and the halos follow: where the stride is above the kernel size, or the output's cut lies elsewhere
-than the input's, some halos are negative and the input is trimmed. With kernel and stride 2, ten elements over three workers
+The output is balanced, which determines the halos: if the stride is above the kernel size, or the cuts of output and input differ,
+some halos are negative and the input is trimmed. With kernel and stride 2, ten elements over three workers
 ([Hewett21, appendix B]; | bulk, [ ] window):
 
         0  1  2  3 | 4  5  6 | 7  8  9
@@ -35,16 +35,16 @@ __all__ = ["Pooling", "global_positions", "probe_of"]
 
 
 class Pooling(TorchLayer):
-    """The geometry of the windows and their exchange, which max and average pooling share.
+    """Base class of max and average pooling: the geometry of the windows and their exchange.
 
     Input (n, channels, *sides), or (channels, *sides), and output lie over `partition`, whose order is that of the
     input; the input is balanced, and so is the output. A worker without outputs returns a tensor of zero volume.
 
-    Raises `ValueError`, in torch's words, for what torch refuses, and for a partition of another order.
+    Raises `ValueError`, with torch's message, for arguments that torch rejects, and for a partition of another order.
     """
 
     holds_padding: ClassVar[bool]
-    """True where the exchange fills the part of a window beyond the tensor with zeros, False where it leaves that part out."""
+    """True if the exchange fills the part of a window beyond the tensor with zeros, False if it leaves that part out."""
 
     def lay_out(self, module: Any) -> None:
         partition, shape = self.partition, self.input_shape
@@ -64,7 +64,7 @@ class Pooling(TorchLayer):
         self.window: tuple[Window, ...] = ()
         """In the spatial dimensions, the elements of the tensor that this worker pools."""
         self.outside = ((0, 0),) * dims
-        """The lengths by which its windows lead out of the tensor, left and right."""
+        """The lengths by which its windows reach beyond the tensor, left and right."""
         self.outputs: tuple[Window, ...] = ((0, 0),) * dims
         if partition.is_active(self.rank):
             index = partition.index(self.rank)
@@ -75,9 +75,9 @@ class Pooling(TorchLayer):
         self.domain, self.codomain = Space(x, dtype=name), Space(y, dtype=name, name="y")
 
     def _take_sizes(self, module: Any) -> None:
-        """Take the sizes of windows from the module, each for all spatial dimensions."""
+        """Read the sizes of windows from the module, each for all spatial dimensions."""
         self.kernel_size = per_dim("kernel_size", module.kernel_size, self.dims)
-        # Torch takes an empty stride for none.
+        # Torch treats an empty stride as None.
         has_stride = module.stride is not None and not (
             isinstance(module.stride, Sequence) and not module.stride
         )
@@ -86,9 +86,9 @@ class Pooling(TorchLayer):
         self.dilation = per_dim("dilation", getattr(module, "dilation", 1), self.dims)
 
     def _geometry(self, x: Layout, lengths: Sequence[int]) -> HaloGeometry:
-        """The windows of so many outputs in each spatial dimension."""
+        """Return the windows of this number of outputs in each spatial dimension."""
         lead = len(x.shape) - self.dims
-        # The length by which the last window leads out of the tensor, which with ceil_mode may be beyond the padding.
+        # The length by which the last window reaches beyond the tensor; with ceil_mode it may exceed the padding.
         sizes = zip(self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
         reach = [
             max(0, (length - 1) * stride - padding + dilation * (kernel - 1) + 1 - side)
@@ -110,15 +110,15 @@ class Pooling(TorchLayer):
 
 
 def probe_of(shape: tuple[int, ...], dims: int) -> torch.Tensor:
-    """A tensor without memory that torch pools, or refuses, as one of that shape."""
-    # Torch takes one leading dimension for channels and two for batch and channels, and refuses others.
+    """Return a tensor without memory that torch pools, or rejects, like one of that shape."""
+    # Torch accepts one leading dimension, channels, or two, batch and channels.
     is_legal = len(shape) - dims in (1, 2)
     return torch.empty(0, *shape[-dims - 1 :]) if is_legal else torch.empty(()).expand(shape)
 
 
-@lru_cache(maxsize=64)  # it takes a step for each worker, and every rank asks
+@lru_cache(maxsize=64)  # linear in the number of workers, and called by every rank
 def _within_the_tensor(geometry: HaloGeometry) -> Layout:
-    """The windows of a geometry, clipped to the tensor."""
+    """Return the windows of a geometry, clipped to the tensor."""
     bulk = geometry.bulk
     windows = [
         [geometry.filled(dim, worker) for worker in range(len(each_bulk))]
@@ -130,7 +130,7 @@ def _within_the_tensor(geometry: HaloGeometry) -> Layout:
 def global_positions(
     positions: torch.Tensor, elements: Sequence[torch.Tensor], whole: Sequence[int]
 ) -> torch.Tensor:
-    """Row-major positions in a tensor of sides `whole`, from those in a local one, whose indices in each dimension `elements` has."""
+    """Convert row-major positions in a local tensor, whose global indices are `elements`, to those in a tensor of sides `whole`."""
     result = torch.zeros_like(positions)
     sides = [len(each) for each in elements]
     for dim, each in enumerate(elements):

@@ -43,7 +43,7 @@ def batch_norms(draw: DrawFn, ranks: int) -> Arguments:
     batch = draw(batches if order > 2 else st.integers(0, 6))
     sides = [draw(st.integers(1, 6 if order == 3 else 3)) for _ in range(order - 2)]
     if (training or not tracked) and batch * math.prod(sides) == 1:
-        batch = 2  # of one value per channel there are no statistics
+        batch = 2  # one value per channel has no statistics
     affine = draw(st.booleans())
     return {
         "partition": draw(strategies.partitions(ranks, order, whole=False)),

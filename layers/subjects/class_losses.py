@@ -24,10 +24,10 @@ __all__ = ["class_loss", "cross_entropies", "negative_log_likelihoods", "over_cl
 def _with_legal_targets(
     layer: nn.Module, classes: int, ignore_index: int, windows: Sequence[Window] | None
 ) -> nn.Module:
-    """The layer, with targets made class indices: drawn integers modulo the classes, of which some are ignored.
+    """Return the layer with class indices as targets: drawn integers modulo the classes, some of which are ignored.
 
     `windows` are those of the layer's targets (`None` on a rank that has none). The first target of the global tensor is
-    never ignored, so that a mean is over something.
+    never ignored, so that a mean is defined.
     """
 
     def prepared(drawn: torch.Tensor) -> torch.Tensor:
@@ -44,7 +44,7 @@ def _with_legal_targets(
 
 
 def with_class_weights(case: Arguments) -> dict[str, Any]:
-    """The arguments of a loss over classes, with a weight for each class, of which some are alike, if it is weighted."""
+    """Return the arguments of a loss over classes, with a weight for each class if it is weighted; some weights are equal."""
     given: dict[str, Any] = dict(case)
     if given.pop("weighted"):
         classes = given["input_shape"][_class_dim(given["input_shape"])]
@@ -57,7 +57,7 @@ def _class_dim(input_shape: Sequence[int]) -> int:
 
 
 def class_loss(comm: Communicator, *, kind: type[ClassLoss] = CrossEntropyLoss, **case: Any) -> nn.Module:
-    """A loss over classes that is given legal targets."""
+    """Return a loss over classes that gets legal targets."""
     layer = layer_of(kind)(comm, **with_class_weights(case))
     assert isinstance(layer, ClassLoss)
     windows = layer.domain.tensors[1].layout.window(comm.Get_rank())
@@ -73,7 +73,7 @@ def _sequential_class_loss(*, kind: type[nn.Module] = nn.CrossEntropyLoss, **cas
 
 @layer_subject(layer=class_loss, sequential=_sequential_class_loss, name="CrossEntropyLoss")
 def cross_entropies(draw: DrawFn, ranks: int) -> Arguments:
-    """Logits of order one to four in any cut; class weights, label smoothing and ignored targets; where legal, empty batches."""
+    """Logits of order one to four in any cut; class weights, label smoothing and ignored targets; empty batches if legal."""
     return over_classes(draw, ranks) | {"label_smoothing": draw(st.sampled_from((0.0, 0.25, 0.1, 1.0)))}
 
 
@@ -83,12 +83,12 @@ def cross_entropies(draw: DrawFn, ranks: int) -> Arguments:
     name="NLLLoss",
 )
 def negative_log_likelihoods(draw: DrawFn, ranks: int) -> Arguments:
-    """Inputs as of the cross-entropy."""
+    """Inputs as for the cross-entropy."""
     return over_classes(draw, ranks)
 
 
 def over_classes(draw: DrawFn, ranks: int) -> Arguments:
-    """Arguments of a loss over classes: inputs of order one to four in any cut, with a target at least where there is a mean."""
+    """Arguments of a loss over classes: inputs of order one to four in any cut, with at least one target if there is a mean."""
     order = draw(st.integers(1, 4))
     reduction = draw(st.sampled_from(Loss.reduction_names))
     classes = draw(st.integers(1, 6))
@@ -96,7 +96,7 @@ def over_classes(draw: DrawFn, ranks: int) -> Arguments:
     sides = [draw(st.integers(least, 6 if order == 2 else 3)) for _ in range(order - 1)]
     options = {
         "weighted": draw(st.booleans()),
-        # With one class, to ignore it leaves no target.
+        # With one class, ignoring it would leave no target.
         "ignore_index": draw(st.sampled_from((-100, 0, 2) if classes > 1 else (-100, 2))),
     }
     shape = (*sides[:1], classes, *sides[1:])

@@ -17,14 +17,14 @@ __all__ = ["probability_cross_entropies", "probability_loss"]
 
 
 def _with_legal_targets(layer: nn.Module) -> nn.Module:
-    """The layer, with targets made positive, as probabilities are; neither layer nor twin asks for a sum of 1."""
+    """Return the layer with positive targets, like probabilities; neither layer nor twin requires a sum of 1."""
     return with_legal_input(layer, lambda drawn: drawn.abs() / 4)
 
 
 def probability_loss(
     comm: Communicator, *, kind: type[CrossEntropyLoss] = CrossEntropyLoss, **case: Any
 ) -> nn.Module:
-    """A cross-entropy that is given numbers from 0 to 1."""
+    """Return a cross-entropy that gets numbers from 0 to 1."""
     return _with_legal_targets(layer_of(kind)(comm, probabilities=True, **with_class_weights(case)))
 
 
@@ -34,7 +34,7 @@ def _sequential(**case: Any) -> nn.Module:
 
 @layer_subject(layer=probability_loss, sequential=_sequential, name="CrossEntropyLossOfProbabilities")
 def probability_cross_entropies(draw: DrawFn, ranks: int) -> Arguments:
-    """Inputs as of the cross-entropy with classes as targets; probabilities that are cut as they are."""
+    """Inputs as for the cross-entropy with classes as targets; probabilities with the same cut."""
     arguments = over_classes(draw, ranks)
     del arguments["ignore_index"]
     return arguments | {"label_smoothing": draw(st.sampled_from((0.0, 0.25, 0.1, 1.0)))}

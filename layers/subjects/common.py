@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 Arguments: TypeAlias = dict[str, object]
-"""A case: the arguments by name, with element types as strings, as a file has them."""
+"""A case: the arguments by name, with element types as strings, as in a file."""
 
 layer_subject = partial(
     subject, arrays=("torch", "torch-cuda", "torch+torch-cuda"), twice_differentiable=True
@@ -44,11 +44,11 @@ layer_subject = partial(
 dtypes: SearchStrategy[str] = st.sampled_from(("float64", "float32"))
 
 batches: SearchStrategy[int] = st.sampled_from((1, 2, 3) * 3 + (0,))
-"""Lengths of a batch, of which few are 0."""
+"""Lengths of a batch, rarely 0."""
 
 
 def layer_of(*classes: Callable[..., DistributedModule]) -> Callable[..., DistributedModule]:
-    """A function that makes a layer from a case; of several classes, that for its number `dims` of dimensions."""
+    """Return a function that makes a layer from a case; the class is chosen by the case's number `dims` of dimensions."""
 
     def make(comm: Communicator, *, dtype: str, dims: int = 1, **arguments: Any) -> DistributedModule:
         return classes[dims - 1](comm, dtype=getattr(torch, dtype), **arguments)
@@ -57,7 +57,7 @@ def layer_of(*classes: Callable[..., DistributedModule]) -> Callable[..., Distri
 
 
 def twin_of(*classes: type[nn.Module]) -> Callable[..., nn.Module]:
-    """A function that makes the sequential twin from those arguments of a case that torch's class has."""
+    """Return a function that makes the sequential twin from those arguments of a case that torch's class has."""
 
     def make(*, dtype: str, dims: int = 1, **arguments: Any) -> nn.Module:
         torch_class = classes[dims - 1]
@@ -71,7 +71,7 @@ def twin_of(*classes: type[nn.Module]) -> Callable[..., nn.Module]:
 def layer_from(
     kind: Callable[..., DistributedModule], sequential: Callable[..., nn.Module]
 ) -> Callable[..., DistributedModule]:
-    """A function that makes a layer from the sequential module of a case."""
+    """Return a function that makes a layer from the sequential module of a case."""
 
     def make(comm: Communicator, **case: Any) -> DistributedModule:
         shape, dtype = case["input_shape"], getattr(torch, case["dtype"])
@@ -81,7 +81,7 @@ def layer_from(
 
 
 def with_other_statistics(module: nn.Module) -> nn.Module:
-    """The module, with running statistics, where it has some, that differ from the initial ones and between channels."""
+    """Return the module with its running statistics, if any, changed to differ from the initial ones and between channels."""
     if statistics := dict(module.named_buffers()):
         channel = torch.arange(len(statistics["running_mean"]))
         statistics["running_mean"].copy_(channel / 4 - 1)
@@ -91,25 +91,25 @@ def with_other_statistics(module: nn.Module) -> nn.Module:
 
 
 def with_legal_input(module: nn.Module, legal: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
-    """The module, which is given `legal` of its last input, such as indices or targets of a loss, that is drawn as any numbers."""
+    """Return the module, made to apply `legal` to its last input, such as indices or targets, which is drawn as any numbers."""
     module.register_forward_pre_hook(lambda _, inputs: (*inputs[:-1], legal(inputs[-1])))
     return module
 
 
 def drawn_shape(draw: DrawFn, order: int) -> tuple[int, ...]:
-    """A shape of that order, longer where it has few dimensions; of several dimensions, now and then some have no length."""
-    # A tensor without elements shows whether all ranks take part, and otherwise nothing that could be judged.
+    """Draw a shape of that order, with longer sides for fewer dimensions; with several dimensions, sides are sometimes 0."""
+    # A tensor without elements only shows if all ranks take part, so it is rare.
     least = 0 if order > 1 and draw(st.integers(0, 5)) == 5 else 1
     return tuple(draw(st.integers(least, 6 if order < 3 else 3)) for _ in range(order))
 
 
 def grids_up_to(ranks: int, order: int) -> list[tuple[int, ...]]:
-    """The grids of at most so many workers, from small to large: of a uniform choice few have one worker, and many cut several dimensions."""
+    """Return the grids of at most `ranks` workers, from small to large: in a uniform choice most cut dimensions, and many several."""
     return [grid for size in range(ranks) for grid in strategies.grids(size + 1, order)]
 
 
 def cuts_over(draw: DrawFn, shape: tuple[int, ...], partition: Partition) -> tuple[tuple[int, ...], ...]:
-    """Boundaries of each dimension of a tensor, which lies along that of the partition: uneven ones, and empty parts."""
+    """Draw boundaries for each dimension of a tensor, which lies along that of the partition: uneven ones, and empty parts."""
     return tuple(
         draw(strategies.cuts(side, parts)) for side, parts in zip(shape, partition.shape, strict=True)
     )

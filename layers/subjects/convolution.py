@@ -30,7 +30,7 @@ def sequential_convolution(
     algorithm: object = None,
     **arguments: Any,
 ) -> nn.Module:
-    """The convolution of torch's for the arguments of a case, padded apart where left and right differ."""
+    """Return torch's convolution for the arguments of a case, with separate padding if left and right differ."""
     torch_class = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
     make: Callable[..., nn.Module] = partial(torch_class, dtype=getattr(torch, dtype), **arguments)
     if isinstance(padding, str):
@@ -41,7 +41,7 @@ def sequential_convolution(
 
 
 def drawn_convolution(draw: DrawFn) -> dict[str, Any]:
-    """The arguments of a convolution, but for its partition: kernels with all that torch lets them have."""
+    """Draw the arguments of a convolution except its partition, with all of torch's options for kernels."""
     dims = draw(st.integers(1, 3))
     kernel = tuple(draw(st.integers(1, 3)) for _ in range(dims))
     dilation = tuple(draw(st.integers(1, 2)) for _ in range(dims))
@@ -76,9 +76,9 @@ def drawn_convolution(draw: DrawFn) -> dict[str, Any]:
 
 @layer_subject(layer=layer_of(Conv1d, Conv2d, Conv3d), sequential=sequential_convolution, name="Convolution")
 def convolutions(draw: DrawFn, ranks: int) -> Arguments:
-    """One to three dimensions; batch, channels and features cut; kernels with all that torch lets them have."""
+    """One to three dimensions; batch, channels and features cut; all of torch's options for kernels."""
     arguments, overlap = drawn_convolution(draw), draw(st.booleans())
-    # Last, as the number of draws depends on the number of ranks: so cases shrink to fewer.
+    # Last, since the number of draws depends on the number of ranks: so cases shrink to fewer ranks.
     partition = draw(strategies.partitions(ranks, arguments["dims"] + 3, whole=False))
     if 1 not in partition.shape[1:3]:
         arguments["groups"] = 1

@@ -24,7 +24,7 @@ __all__ = ["embeddings"]
 
 
 def with_legal_indices(module: nn.Module, rows: int) -> nn.Module:
-    """The module, with what it is called with made indices of so many rows."""
+    """Return the module, made to turn its input into indices of `rows` rows."""
     return with_legal_input(module, lambda drawn: drawn % rows)
 
 

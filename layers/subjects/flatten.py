@@ -17,7 +17,7 @@ __all__ = ["flattens"]
 
 @layer_subject(layer=layer_of(Flatten), sequential=twin_of(nn.Flatten), name="Flatten")
 def flattens(draw: DrawFn, ranks: int) -> Arguments:
-    """Any range of dimensions, counted from both ends, in any cut; the output where it is, or in any other layout."""
+    """Any range of dimensions, counted from both ends, in any cut; the output in the layer's layout, or in any other."""
     shape = draw(strategies.shapes(draw(st.sampled_from((2, 3, 4, 5, 1, 0)))))
     dims = max(1, len(shape))
     start = draw(st.integers(0, dims - 1))

@@ -1,6 +1,6 @@
-"""All subjects of the layers, where torch is installed: the entry point, which must be importable without torch too.
+"""All subjects of the layers, if torch is installed: the entry point, which must be importable without torch, too.
 
-Every module of this package is searched for subjects, so that a new layer needs nothing but its own.
+Every module of this package is searched for subjects, so that a new module needs no entry here.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Cases of the elementwise losses, and what those of all losses share."""
+"""Cases of the elementwise losses, and arguments that the cases of all losses share."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def loss_arguments(draw: DrawFn, ranks: int, shape: tuple[int, ...], reduction: 
 
 
 def _elementwise(draw: DrawFn, ranks: int, names: Sequence[str] = Loss.reduction_names) -> Arguments:
-    """Tensors of order zero to four in any cut, with an element at least where there is a mean."""
+    """Tensors of order zero to four in any cut, with at least one element if there is a mean."""
     reduction = draw(st.sampled_from(names))
     shape = draw(strategies.shapes(draw(st.sampled_from((1, 2, 3, 4, 0)))))
     if reduction == "batchmean":
@@ -79,7 +79,7 @@ def mean_squared_errors(draw: DrawFn, ranks: int) -> Arguments:
     layer=layer_of(L1Loss), sequential=twin_of(nn.L1Loss), name="L1Loss", twice_differentiable=False
 )
 def absolute_errors(draw: DrawFn, ranks: int) -> Arguments:
-    """Tensors as of the mean squared error."""
+    """Tensors as for the mean squared error."""
     return _elementwise(draw, ranks)
 
 
@@ -90,7 +90,7 @@ def absolute_errors(draw: DrawFn, ranks: int) -> Arguments:
     twice_differentiable=False,
 )
 def smooth_absolute_errors(draw: DrawFn, ranks: int) -> Arguments:
-    """Tensors as of the mean squared error; differences on both sides of `beta`, which may be 0."""
+    """Tensors as for the mean squared error; differences on both sides of `beta`, which may be 0."""
     return _elementwise(draw, ranks) | {"beta": draw(st.sampled_from((1.0, 0.0, 2.5)))}
 
 
@@ -98,17 +98,17 @@ def smooth_absolute_errors(draw: DrawFn, ranks: int) -> Arguments:
     layer=layer_of(HuberLoss), sequential=twin_of(nn.HuberLoss), name="HuberLoss", twice_differentiable=False
 )
 def huber_losses(draw: DrawFn, ranks: int) -> Arguments:
-    """Tensors as of the mean squared error; differences on both sides of `delta`."""
+    """Tensors as for the mean squared error; differences on both sides of `delta`."""
     return _elementwise(draw, ranks) | {"delta": draw(st.sampled_from((1.0, 2.5)))}
 
 
 def with_legal_target(layer: nn.Module, log_target: bool) -> nn.Module:
-    """The layer, with targets made positive: a logarithm is taken of them, or they are logarithms."""
+    """Return the layer with positive targets, whose logarithm it takes, unless they are logarithms."""
     return with_legal_input(layer, lambda target: target if log_target else target.abs() + 0.5)
 
 
 class _WithoutAdvice(nn.KLDivLoss):
-    """Torch's loss without its advice against the mean, which it would give in every call."""
+    """Torch's loss without its warning about the mean, which it would give in every call."""
 
     def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         with warnings.catch_warnings():
@@ -122,13 +122,13 @@ class _WithoutAdvice(nn.KLDivLoss):
     name="KLDivLoss",
 )
 def divergences(draw: DrawFn, ranks: int) -> Arguments:
-    """Tensors as of the mean squared error, and means over the batch; targets and their logarithms."""
+    """Tensors as for the mean squared error, and means over the batch; targets and their logarithms."""
     case = _elementwise(draw, ranks, KLDivLoss.reduction_names)
     return case | {"log_target": draw(st.booleans())}
 
 
 def _weights(shape: Sequence[int], kind: str, dtype: str, first: int) -> torch.Tensor | None:
-    """None; or weights for the last dimension, for all, or for all but the first, which is broadcast."""
+    """Return None; or weights for the last dimension, for all, or for all but the first, which is broadcast."""
     sides = {
         "none": None,
         "last": tuple(shape[-1:]),
@@ -154,6 +154,6 @@ def _weighted(case: Arguments) -> dict[str, Any]:
     name="BCEWithLogitsLoss",
 )
 def binary_cross_entropies(draw: DrawFn, ranks: int) -> Arguments:
-    """Tensors as of the mean squared error; weights of the elements and of the positive ones, broadcast or not."""
+    """Tensors as for the mean squared error; weights of the elements and of the positive ones, broadcast or not."""
     kind = st.sampled_from(("none", "last", "all", "rest"))
     return _elementwise(draw, ranks) | {"weights": (draw(kind), draw(kind))}

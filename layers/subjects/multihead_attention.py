@@ -20,7 +20,7 @@ __all__ = ["multihead_attentions"]
 def multihead_attention(
     comm: Any, *, call: dict[str, bool], kind: type[MultiheadAttention] = MultiheadAttention, **case: Any
 ) -> nn.Module:
-    """The layer of a case, which is called with the arguments `call`."""
+    """Return the layer of a case, which is called with the arguments `call`."""
     layer = layer_of(kind)(comm, **case)
     assert isinstance(layer, MultiheadAttention)
     layer.codomain = layer.results(call["need_weights"], call["average_attn_weights"])
@@ -28,16 +28,17 @@ def multihead_attention(
 
 
 def sequential_multihead_attention(*, call: dict[str, bool], **case: Any) -> nn.Module:
-    """The sequential twin of a case."""
+    """Return the sequential twin of a case."""
     module = twin_of(nn.MultiheadAttention)(**case)
     assert isinstance(module, nn.MultiheadAttention)
     return _called_with(SeparateProjections(module), call)
 
 
 def _called_with(module: nn.Module, call: dict[str, bool]) -> nn.Module:
-    """The module, with these arguments in each call, of small inputs, and without what it does not return.
+    """Return the module, made to get these arguments and small inputs in each call, and to return no `None`.
 
-    Of integers, scores were so large that a softmax has one weight of 1: its gradients vanish, but for what cancels in the ring's.
+    With integers, scores would be so large that a softmax has one weight of 1: gradients would vanish, except for terms that cancel in
+    the ring.
     """
     module.register_forward_pre_hook(
         lambda _, x, named: (tuple(each / 64 for each in x), {**named, **call}), with_kwargs=True
@@ -50,10 +51,10 @@ def _called_with(module: nn.Module, call: dict[str, bool]) -> nn.Module:
     layer=multihead_attention, sequential=sequential_multihead_attention, name="MultiheadAttention"
 )
 def multihead_attentions(draw: DrawFn, ranks: int) -> Arguments:
-    """Batch, heads and sequence cut; both algorithms; causal or not; keys and values of other lengths; the weights where nothing cuts them."""
+    """Batch, heads and sequence cut; both algorithms; causal or not; keys and values of other lengths; the weights if they are not cut."""
     heads = draw(st.integers(1, 3))
     features = heads * draw(st.integers(1, 2))
-    # Two keys at least: the weight of a single one is 1, so torch's gradients are exactly 0, and a ring's what its rounding leaves.
+    # At least two keys: the weight of a single one is 1, so torch's gradients are exactly 0, and a ring's only rounding errors.
     queries, batch = draw(st.integers(2, 5)), draw(st.integers(1, 2))
     batch_first = draw(st.booleans())
     arguments: Arguments = {
@@ -69,7 +70,7 @@ def multihead_attentions(draw: DrawFn, ranks: int) -> Arguments:
         "dtype": draw(dtypes),
     }
     call = {name: draw(st.booleans()) for name in ("need_weights", "average_attn_weights", "is_causal")}
-    # Last, as the number of draws depends on the number of ranks: so cases shrink to fewer.
+    # Last, since the number of draws depends on the number of ranks: so cases shrink to fewer ranks.
     partition = draw(strategies.partitions(ranks, 3, whole=False))
     call["need_weights"] &= partition.shape[2] == 1
     return {**arguments, "partition": partition, "call": call}

@@ -33,7 +33,7 @@ def _over_last_dimensions(draw: DrawFn, ranks: int) -> Arguments:
     shape = drawn_shape(draw, order)
     normalised = draw(st.integers(1, order))
     if torch.Size(shape[order - normalised :]).numel() == 1:
-        # The deviation of a single value is 0, and torch's result x α + (b - μ α) is off by the rounding of terms that no bound knows.
+        # The deviation of a single value is 0, and torch's result x α + (b - μ α) has rounding errors of terms without a bound.
         shape = (*shape[:-1], 2)
     return {
         "partition": draw(strategies.partitions(ranks, order, whole=False)),
@@ -53,20 +53,20 @@ def layer_norms(draw: DrawFn, ranks: int) -> Arguments:
 
 @layer_subject(layer=layer_of(RMSNorm), sequential=twin_of(nn.RMSNorm), name="RMSNorm")
 def rms_norms(draw: DrawFn, ranks: int) -> Arguments:
-    """Inputs as of layer normalisation; ε also the precision of the element type."""
+    """Inputs as for layer normalisation; ε also the precision of the element type."""
     case = _over_last_dimensions(draw, ranks)
     return case | {"eps": draw(st.sampled_from((case["eps"], None)))}
 
 
 @layer_subject(layer=layer_of(GroupNorm), sequential=twin_of(nn.GroupNorm), name="GroupNorm")
 def group_norms(draw: DrawFn, ranks: int) -> Arguments:
-    """Inputs of order two to four, cut in any dimension, through groups too."""
+    """Inputs of order two to four, cut in any dimension, also inside groups."""
     order = draw(st.integers(2, 4))
     groups, of_each = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     batch = draw(batches)
     sides = tuple(draw(st.integers(1, 4)) for _ in range(order - 2))
     if of_each * torch.Size(sides).numel() == 1:
-        of_each = 2  # as of layer normalisation
+        of_each = 2  # as for layer normalisation
     return {
         "partition": draw(strategies.partitions(ranks, order, whole=False)),
         "input_shape": (batch, groups * of_each, *sides),
@@ -91,13 +91,13 @@ def _sequential_instance_norm(**arguments: Any) -> nn.Module:
 def instance_norms(draw: DrawFn, ranks: int) -> Arguments:
     """Inputs of one to three spatial dimensions, with and without a batch, cut in any dimension; training and evaluation."""
     dims = draw(st.integers(1, 3))
-    # Running statistics of a batch that is cut are what most often goes wrong here, and the rarest of even draws.
+    # Running statistics of a batch that is cut are most often wrong, and would be rarest in uniform draws.
     training, tracked = draw(st.integers(0, 3)) > 0, draw(st.integers(0, 3)) > 0
     channels = draw(st.integers(1, 4))
     batch = (draw(st.integers(1, 4)),) if draw(st.integers(0, 3)) > 0 else ()
     sides = [draw(st.integers(1, 6 if dims == 1 else 3)) for _ in range(dims)]
     if (training or not tracked) and torch.Size(sides).numel() == 1:
-        sides[0] = 2  # of one element there are no statistics
+        sides[0] = 2  # one element has no statistics
     shape = (*batch, channels, *sides)
     return {
         "partition": draw(strategies.partitions(ranks, len(shape), whole=False)),

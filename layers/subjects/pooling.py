@@ -73,7 +73,7 @@ def _pooling_arguments(draw: DrawFn, ranks: int, dims: int, *, dilated: bool) ->
 
 
 def _negative(x: torch.Tensor) -> tuple[torch.Tensor]:
-    """The lab's integers go from -4 to 4; of negative numbers a zero in the padding would be the largest."""
+    """Shift the lab's integers, from -4 to 4, below zero: then a zero in the padding would be the largest."""
     return (x - 5,)
 
 
@@ -105,7 +105,7 @@ def average_pools(draw: DrawFn, ranks: int) -> Arguments:
 
 
 def _positive(x: torch.Tensor) -> tuple[torch.Tensor]:
-    """Sums of odd powers have no roots where they are negative, and no derivative where they are 0."""
+    """Shift the lab's integers above zero: sums of odd powers have no root if they are negative, and no derivative at 0."""
     return (x + 5,)
 
 
@@ -152,7 +152,7 @@ class _Unpool(nn.Module):
 def with_legal_indices(
     layer: nn.Module, sides: Sequence[int], windows: Sequence[Window] | None, *, mirrored: bool, **case: Any
 ) -> nn.Module:
-    """The layer, with indices that all differ: each in the window of its input, or where that is in the mirrored output.
+    """Return the layer, with distinct indices: each in the window of its input, or the position of that in the mirrored output.
 
     `windows` are those of the layer's input in the spatial dimensions (`None` on a rank that has none), `sides` the output's.
     """
@@ -176,7 +176,7 @@ _UNPOOLS = (MaxUnpool1d, MaxUnpool2d, MaxUnpool3d)
 def unpool(
     comm: Communicator, *, kinds: Sequence[type[MaxUnpooling]] = _UNPOOLS, mirrored: bool, **case: Any
 ) -> nn.Module:
-    """An unpooling layer that is given legal indices."""
+    """Return an unpooling layer that gets legal indices."""
     made = layer_of(*kinds)(comm, **case)
     assert isinstance(made, MaxUnpooling)
     x, y = made.domain.tensors[0].layout, made.codomain.tensors[0].layout

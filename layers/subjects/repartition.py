@@ -15,7 +15,7 @@ __all__ = ["repartition_layers"]
 
 
 def _layout_with_copies(draw: DrawFn, ranks: int, shape: tuple[int, ...]) -> tuple[Layout, tuple[str, ...]]:
-    """A layout in any cut, copied along one more dimension of the workers, and the local types of such copies."""
+    """Draw a layout in any cut, copied along an additional dimension of the workers, and the local types of such copies."""
     partition = draw(strategies.partitions(ranks, len(shape) + 1, whole=False))
     copy_axis = draw(st.integers(0, len(shape)))
     axes = [dim for dim in range(len(shape) + 1) if dim != copy_axis]

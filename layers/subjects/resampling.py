@@ -97,7 +97,7 @@ def adaptive_average_pools(draw: DrawFn, ranks: int) -> Arguments:
     layer=layer_from(AdaptiveMaxPooling, _sequential), sequential=_sequential, name="AdaptiveMaxPooling"
 )
 def adaptive_max_pools(draw: DrawFn, ranks: int) -> Arguments:
-    """Sizes as of the average; with the indices and without; many equal elements."""
+    """Sizes as for the average; with the indices and without; many equal elements."""
     case = _adaptive(draw, ranks, "Max")
     return case | {"arguments": {**case["arguments"], "return_indices": draw(st.booleans())}}
 

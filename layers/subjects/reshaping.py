@@ -19,7 +19,7 @@ __all__ = ["permutations", "rearranged", "reshapes", "transpositions", "unflatte
 
 
 def rearranged(draw: DrawFn, ranks: int, shape: tuple[int, ...], y_shape: tuple[int, ...]) -> Arguments:
-    """The input in any cut; the output where it is, or in any other layout."""
+    """The input in any cut; the output in the layer's layout, or in any other."""
     partition = draw(strategies.partitions(ranks, len(shape), whole=False))
     cuts = cuts_over(draw, shape, partition)
     target = draw(strategies.layouts(ranks, shape=y_shape, whole=False)) if draw(st.booleans()) else None
@@ -33,7 +33,7 @@ def rearranged(draw: DrawFn, ranks: int, shape: tuple[int, ...], y_shape: tuple[
 
 
 def _sides(draw: DrawFn, size: int) -> tuple[int, ...]:
-    """Sides with a product, of which some may be 1."""
+    """Draw sides whose product is `size`; some may be 1."""
     sides: list[int] = []
     while size > 1 and len(sides) < 3:
         factor = draw(st.sampled_from([factor for factor in range(1, size + 1) if size % factor == 0]))
@@ -71,7 +71,7 @@ def unflattenings(draw: DrawFn, ranks: int) -> Arguments:
 
 
 @layer_subject(
-    # By another name, for `dims` is the number of dimensions to `layer_of`.
+    # Called `order` here, since `layer_of` uses `dims` for the number of dimensions.
     layer=lambda comm, *, order, dtype, **case: Permute(
         comm, dims=order, dtype=getattr(torch, dtype), **case
     ),

@@ -14,7 +14,7 @@ __all__ = ["channel_shuffles", "pixel_shuffles", "pixel_unshuffles"]
 
 
 def _pixels(draw: DrawFn) -> tuple[tuple[int, ...], tuple[int, int, int], int]:
-    """Leading sides, those of channels, height and width, and a factor."""
+    """Draw leading sides, those of channels, height and width, and a factor."""
     lead = tuple(draw(st.integers(1, 3)) for _ in range(draw(st.integers(0, 2))))
     channels, height, width = (draw(st.integers(1, 4)) for _ in range(3))
     return lead, (channels, height, width), draw(st.sampled_from((2, 3, 1)))
@@ -22,7 +22,7 @@ def _pixels(draw: DrawFn) -> tuple[tuple[int, ...], tuple[int, int, int], int]:
 
 @layer_subject(layer=layer_of(PixelShuffle), sequential=twin_of(nn.PixelShuffle), name="PixelShuffle")
 def pixel_shuffles(draw: DrawFn, ranks: int) -> Arguments:
-    """Three to five dimensions in any cut, whose channels are cut inside of blocks too."""
+    """Three to five dimensions in any cut; channels are also cut inside blocks."""
     lead, (c, h, w), r = _pixels(draw)
     return {
         **rearranged(draw, ranks, (*lead, c * r * r, h, w), (*lead, c, h * r, w * r)),
@@ -32,7 +32,7 @@ def pixel_shuffles(draw: DrawFn, ranks: int) -> Arguments:
 
 @layer_subject(layer=layer_of(PixelUnshuffle), sequential=twin_of(nn.PixelUnshuffle), name="PixelUnshuffle")
 def pixel_unshuffles(draw: DrawFn, ranks: int) -> Arguments:
-    """Three to five dimensions in any cut, whose pixels are cut inside of blocks too."""
+    """Three to five dimensions in any cut; pixels are also cut inside blocks."""
     lead, (c, h, w), r = _pixels(draw)
     return {
         **rearranged(draw, ranks, (*lead, c, h * r, w * r), (*lead, c * r * r, h, w)),

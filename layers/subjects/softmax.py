@@ -32,5 +32,5 @@ def softmaxes(draw: DrawFn, ranks: int) -> Arguments:
 
 @layer_subject(layer=layer_of(LogSoftmax), sequential=twin_of(nn.LogSoftmax), name="LogSoftmax")
 def log_softmaxes(draw: DrawFn, ranks: int) -> Arguments:
-    """Inputs as of softmax."""
+    """Inputs as for softmax."""
     return _exponentials(draw, ranks)

@@ -27,17 +27,17 @@ __all__ = ["stationary_convolutions"]
     name="StationaryConvolution",
 )
 def stationary_convolutions(draw: DrawFn, ranks: int) -> Arguments:
-    """All algorithms in one to three dimensions; fewer channels than workers; kernels with all that torch lets them have."""
+    """All algorithms in one to three dimensions; fewer channels than workers; all of torch's options for kernels."""
     arguments = drawn_convolution(draw)
     algorithm, dims = draw(st.sampled_from(ALGORITHMS)), arguments["dims"]
     has_filters = draw(st.booleans()) if algorithm == "auto" else algorithm == "stationary-w"
-    # Last, as the number of draws depends on the number of ranks: so cases shrink to fewer. Channels first, which are what
+    # Last, since the number of draws depends on the number of ranks: so cases shrink to fewer ranks. Channels first, which
     # these layers cut, among all grids from small to large.
     c, f = draw(st.sampled_from(grids_up_to(ranks, 2)))
     n, *sides = draw(st.sampled_from(grids_up_to(ranks // (c * f), dims + 1)))
     grid = (n, c, f, *sides) if has_filters else (n, c * f, *sides)
     partition = Partition(grid, draw(strategies.rank_orders(ranks, math.prod(grid))))
-    # Where groups are cut nothing else is to be seen.
+    # If groups are cut, only halos and parameters are sent, so there are mostly none.
     if (has_filters and c > 1 and f > 1) or draw(st.sampled_from((True, True, False))):
         arguments["groups"] = 1
     return {**arguments, "algorithm": algorithm, "partition": partition}

@@ -26,12 +26,12 @@ class BiasBeside(nn.Linear):
 
 
 def sequential_linear(*, skip_bias_add: bool, **case: Any) -> nn.Module:
-    """The sequential twin of a case."""
+    """Return the sequential twin of a case."""
     return twin_of(BiasBeside if skip_bias_add and case["bias"] else nn.Linear)(**case)
 
 
 def parallel_linear(comm: Any, *, kind: type[nn.Module], **case: Any) -> nn.Module:
-    """The layer of a case; one without a bias to return beside y is called as if it had returned y alone."""
+    """Return the layer of a case; if it has no bias to return with y, it returns only y."""
     layer = layer_of(kind)(comm, **case)  # type: ignore[arg-type]
     if case["skip_bias_add"] and not case["bias"]:
         layer.register_forward_hook(lambda _, __, result: result[0])
@@ -76,7 +76,7 @@ def row_parallel_linears(draw: DrawFn, ranks: int) -> Arguments:
 
 def _linear(draw: DrawFn) -> dict[str, Any]:
     lead, features = draw(st.integers(0, 2)), draw(st.integers(1, 6))
-    # A sequence to cut has an element: parts that are all empty are copies, and the lab sees no one tensor in them.
+    # A sequence to cut has an element: parts that are all empty would be copies, which do not make up one tensor.
     shape = tuple(draw(st.integers(int(dim == 0), 4)) for dim in range(lead))
     return {
         "input_shape": (*shape, features),
@@ -88,7 +88,7 @@ def _linear(draw: DrawFn) -> dict[str, Any]:
 
 
 def _over(draw: DrawFn, ranks: int, features: int) -> dict[str, Any]:
-    # Last, as the number of draws depends on the number of ranks: so cases shrink to fewer.
+    # Last, since the number of draws depends on the number of ranks: so cases shrink to fewer ranks.
     partition = draw(strategies.partitions(ranks, 1, whole=False))
     uneven = draw(st.booleans())
     return {

@@ -33,7 +33,7 @@ def transposed_convolutions(draw: DrawFn, ranks: int) -> Arguments:
     groups = draw(st.integers(1, 3))
     channels = [groups * draw(st.integers(1, 3 if groups == 1 else 2)) for _ in range(2)]
     batch, bias, dtype = draw(batches), draw(st.booleans()), draw(dtypes)
-    # Last, as the number of draws depends on the number of ranks: so cases shrink to fewer.
+    # Last, since the number of draws depends on the number of ranks: so cases shrink to fewer ranks.
     partition = draw(strategies.partitions(ranks, dims + 3, whole=False))
     if 1 not in partition.shape[1:3]:
         groups = 1

@@ -1,7 +1,7 @@
 """Layouts, cuts and local types that the subjects of several primitives draw or enumerate.
 
-Enumerations go from the small to the large, so that the first wrong case of ``adjointlab exhaust`` is a small one. They
-leave out element types, memory orders and batches, on which data movement does not depend. ``docs/primitives.md`` says
+Enumerations go from small cases to large ones, so that the first wrong case of ``adjointlab exhaust`` is a small one. They
+leave out element types, memory orders and batches, on which data movement does not depend. ``docs/primitives.md`` lists
 for each primitive what is enumerated and what is not.
 """
 
@@ -22,7 +22,7 @@ from adjointlab.core.partition import Partition
 from adjointlab.engine.subject_decorators import subject
 
 LIBRARIES = ("numpy", "torch", "cupy", "torch-cuda", "numpy+cupy", "torch+torch-cuda")
-"""Those of a device are drawn where there is one."""
+"""Device memories are drawn only if there is a device."""
 
 primitive_subject = partial(subject.operator, arrays=LIBRARIES)
 """``@subject.operator`` of a primitive, whose local tensors lie in memory of any library."""
@@ -96,7 +96,7 @@ def layout_and_dtype(draw: DrawFn, ranks: int) -> Parameters:
 
 
 def cut_layout(draw: DrawFn, partition: Partition, axes: Sequence[int | None]) -> Layout:
-    """A layout of a tensor whose dimensions lie along these of the partition; `None` for those that are not cut."""
+    """Draw a layout of a tensor whose dimension k lies along ``axes[k]`` of the partition; `None` if it is not cut."""
     shape = draw(strategies.shapes(len(axes)))
     parts = [1 if axis is None else partition.shape[axis] for axis in axes]
     ends = [draw(strategies.cuts(side, count)) for side, count in zip(shape, parts, strict=True)]
@@ -104,10 +104,10 @@ def cut_layout(draw: DrawFn, partition: Partition, axes: Sequence[int | None]) -
 
 
 def local_types(draw: DrawFn, layout: Layout, one_value: bool) -> tuple[str, ...]:
-    """Local types that a layout may have; with `one_value` only those that give each element a single value.
+    """Draw local types that a layout may have; with `one_value` only those that give each element a single value.
 
-    A tensor has no single value where several workers hold an element as varying, so `one_value` leaves out "varying"
-    along partition dimensions with copies, unless the copies are empty.
+    An element that several workers hold as varying has no single value, so `one_value` leaves out "varying" along partition
+    dimensions with copies, unless the copies are empty.
     """
     windows_along = {axis: layout.windows[dim] for dim, axis in enumerate(layout.axes)}
     types = []

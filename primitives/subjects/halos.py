@@ -72,7 +72,7 @@ def _every_halo_exchange(
 
 def _unchanged(x: Array, *, periodic: Sequence[int], **_: object) -> object:
     """Return the global tensor: the sequential twin of an exchange, whose windows hold zeros beyond the tensor."""
-    # Windows around a periodic dimension are no windows of one tensor.
+    # Windows around a periodic dimension are not windows of one tensor.
     return NotImplemented if periodic else x
 
 
@@ -106,7 +106,7 @@ def _exchange(
 def _kernel_cases(
     workers: int, side: int, kernel: int, stride: int, dilation: int, *, least: int
 ) -> list[_DimensionCase]:
-    """Every cut of lengths `least` to `side` with the windows that some kernel needs of it; each once."""
+    """Every cut of lengths `least` to `side` with the windows that some kernel needs; each once."""
     found: dict[_DimensionCase, None] = {}
     kernels = list(product(range(1, kernel + 1), range(1, stride + 1), range(1, dilation + 1)))
     for cut, (size, step, spread) in product(_cuts(workers, least, side), kernels):

@@ -82,7 +82,7 @@ def send_receives(draw: DrawFn, ranks: int) -> Parameters:
 
 
 class _Detour(LinearOperator):
-    """The memory of the argument, another one, and back: the identity, of which each way is a transfer forward or backward."""
+    """A transfer to another memory and back: the identity, in which each way is a transfer in its forward or adjoint direction."""
 
     symbol = "M*M"
     batched = True
@@ -98,7 +98,7 @@ class _Detour(LinearOperator):
         self.gain = self.fan_in = 1
 
     def specification(self) -> Program:
-        """That of a transfer: where both ways are right, the other one changes nothing."""
+        """That of one transfer, since a second one between the same memories changes nothing."""
         return self._there.specification()
 
     def forward(self, x: Array) -> Array:
@@ -113,14 +113,14 @@ class _Detour(LinearOperator):
 
 
 def _every_transfer(*, ranks: int = 3, order: int = 2, side: int = 2) -> Iterator[SizedCase]:
-    """Buffers of every layout, by memory of NumPy, which is always there."""
+    """Buffers of every layout, by way of NumPy's memory, which is always available."""
     for world, parameters in _every_buffer(ranks=ranks, order=order, side=side):
         yield world, {**parameters, "by": "numpy"}
 
 
 @primitive_subject(_Detour, every=_every_transfer, name="Transfer")
 def transfers(draw: DrawFn, ranks: int) -> Parameters:
-    """By any memory that has the element type, through pinned memory or not."""
+    """By way of any memory that has the element type, through pinned memory or not."""
     drawn = blocks.layout_and_dtype(draw, ranks)
     memories = [
         each

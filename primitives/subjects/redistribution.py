@@ -99,9 +99,9 @@ def _whole_in_one_dimension(partition: Partition, along: int, side: int) -> Iter
 
 
 def _partitions(ranks: int, order: int, permuted: int) -> Iterator[tuple[int, Partition]]:
-    """Partitions and the number of ranks they lie in: every grid on the ranks from 0 on, then lines of any ranks.
+    """Partitions and the size of their worlds: every grid on the ranks from 0 on, then lines of any ranks.
 
-    The lines lie in a world of `permuted` ranks, in any order: the order of a communicator's ranks is then not that of
+    The lines are in a world of `permuted` ranks, in any order, so that the order of a communicator's ranks is not that of
     the partition.
     """
     in_order = [(prod(grid), Partition(grid)) for grid in blocks.grids(ranks, order)]
@@ -134,7 +134,7 @@ def _types_of_cut(draw: DrawFn, narrow: Layout, dim: int) -> tuple[str, ...]:
 
 
 def _whole_dimension(draw: DrawFn, ranks: int) -> Parameters:
-    """A layout with a whole dimension and the cut to come; the dimension lies along no grid dimension or in copies along one."""
+    """A layout with a whole dimension, and a cut of that; the dimension lies along no grid dimension or in copies along one."""
     narrow, dim = _cut_layouts(draw, ranks)
     along, wide = narrow.axes[dim], wide_layout(narrow, dim)
     if draw(BOOLEANS):

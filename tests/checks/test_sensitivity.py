@@ -31,7 +31,7 @@ from adjointlab.checks.layers.sensitivity import (
 )
 from adjointlab.core import perturbation
 from adjointlab.core.perturbation import Perturbation
-from adjointlab.core.rounding import perturb_of_now
+from adjointlab.core.rounding import current_perturbation
 from tests.checks.applied import Applied
 
 
@@ -288,7 +288,7 @@ def test_operations_that_are_perturbed_in_steps_come_to_their_end(name: str, dty
 
 def test_a_measurement_that_does_not_come_to_its_end_matters_to_those_who_ask() -> None:
     def run() -> dict[str, Any]:
-        if perturb_of_now() is not None:
+        if current_perturbation() is not None:
             raise ArithmeticError
         return {"y": (torch.ones(3).numpy(),)}
 

@@ -462,9 +462,9 @@ def test_torch_is_told_of_changes_that_it_does_not_see() -> None:
 def test_memory_that_is_kept_may_be_in_a_graph_wherever_it_was_made() -> None:
     with torch.inference_mode():
         for like, is_kept in ((torch.zeros(1), True), (torch.zeros(1), False)):
-            with arrays.kept(like) if is_kept else nullcontext():
+            with arrays.outside_inference_mode(like) if is_kept else nullcontext():
                 assert arrays.empty((2,), "float32", like).is_inference() is not is_kept
-        with arrays.kept(np.zeros(1)):
+        with arrays.outside_inference_mode(np.zeros(1)):
             assert torch.is_inference_mode_enabled()
 
 

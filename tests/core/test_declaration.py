@@ -37,7 +37,7 @@ class Unhashable(Called):
     __hash__ = None  # type: ignore[assignment]
 
 
-COMM = "takes no communicator: say process_group=True in the subject if it communicates by torch.distributed; give a function that leaves it out if it uses MPI.COMM_WORLD, such as lambda comm, x: function(x); else let it take the communicator, first of all, or behind the tensors in an autograd function"  # fmt: skip
+COMM = "takes no communicator: say process_group=True in the subject if it communicates by torch.distributed; give a function that leaves it out if it uses MPI.COMM_WORLD, such as lambda comm, x: function(x); else let it take the communicator as its first argument, or after the tensors in an autograd function"  # fmt: skip
 
 REFUSED: list[tuple[Callable[..., Any], tuple[str, ...], tuple[str, ...], str]] = [
     (plain, ("comm", "x"), ("widht",), "plain(comm, x, widht=…), but plain(comm, x, width, height) takes no `widht`; did you mean width?"),

@@ -241,7 +241,7 @@ def test_sums_are_received_in_wide_memory_beside_the_array(memory: str) -> None:
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_memory_beside_an_array_has_types_that_the_lab_does_not_know(memory: str) -> None:
     like = arrays.zeros((2,), "float64", memory)
-    made = arrays.beside(like, (3, 2), "uint8")
+    made = arrays.empty_native(like, (3, 2), "uint8")
     assert (arrays.memory_of(made), arrays.dtype_name(made), tuple(made.shape)) == (memory, "uint8", (3, 2))
 
 

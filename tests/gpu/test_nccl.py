@@ -94,8 +94,8 @@ def test_collectives_give_what_they_give_on_the_host(world: al.SimulatedWorld, d
     ("op", "dtype", "why"),
     [
         (Op.LAND, "float64", "op: NCCL has no .*LAND.*, but SUM, PROD, MAX, MIN"),
-        (Op.PROD, "complex128", "op: .*PROD.* of complex128: NCCL has sums of complex numbers alone"),
-        (Op.MAX, "complex64", "op: .*MAX.* of complex64: NCCL has sums of complex numbers alone"),
+        (Op.PROD, "complex128", "op: .*PROD.* of complex128: NCCL has only sums of complex numbers"),
+        (Op.MAX, "complex64", "op: .*MAX.* of complex64: NCCL has only sums of complex numbers"),
     ],
 )
 def test_an_operation_that_nccl_does_not_have_is_refused(
@@ -151,7 +151,7 @@ def test_messages_before_a_collective_are_started_before_it(world: al.SimulatedW
 @pytest.mark.parametrize("source", [ANY_SOURCE, PROC_NULL, -1])
 def test_a_receive_from_any_rank_or_none_is_refused(world: al.SimulatedWorld, source: int) -> None:
     def body(comm: Communicator) -> None:
-        told = f"source: {source} is not a rank, and NCCL receives from none but a"
+        told = f"source: {source} is not a rank, and NCCL receives only from a"
         with pytest.raises(ValueError, match=told):
             by_nccl(comm).Irecv(on_device(np.zeros(1)), source)
         with pytest.raises(ValueError, match="source: ANY_SOURCE is not a rank"):
@@ -209,7 +209,7 @@ def test_the_operations_that_nccl_has_are_named(world: al.SimulatedWorld) -> Non
             ):
                 call(real, real, Op.BOR)
             with pytest.raises(
-                ValueError, match=r"^op: .* of complex128: NCCL has sums of complex numbers alone$"
+                ValueError, match=r"^op: .* of complex128: NCCL has only sums of complex numbers$"
             ):
                 call(complex_, complex_, Op.PROD)
 

@@ -14,7 +14,7 @@ from adjointlab import MPI
 from adjointlab.core import arrays, transport
 from adjointlab.core.arrays.streams import streams_of
 from adjointlab.core.transport import choice, nccl
-from adjointlab.core.transport.calls import DeviceCommunicator, DeviceRequest, given
+from adjointlab.core.transport.calls import DeviceCommunicator, DeviceRequest, op_keyword
 from adjointlab.core.transport.direct import DirectCommunicator
 from adjointlab.core.transport.nccl import NcclCommunicator
 from adjointlab.core.transport.pinned import PinnedPool
@@ -145,8 +145,8 @@ def test_a_request_of_a_device_is_waited_for(name: str, done: str) -> None:
 
 
 def test_a_sum_is_the_default_of_a_reduction() -> None:
-    assert given(MPI.SUM) == {}
-    assert given(MPI.MAX) == {"op": MPI.MAX}
+    assert op_keyword(MPI.SUM) == {}
+    assert op_keyword(MPI.MAX) == {"op": MPI.MAX}
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_a_ring_of_p_workers_moves_p_minus_one_blocks_and_heads_move_none(adjoin
     [
         ((2, 3, 4), {}, "attention needs (n, heads, queries, features)"),
         ((1, 1, 2, 2), {"keys": 0}, "keys: there is none to attend to"),
-        ((1, 1, 2, 2), {"algorithm": "star"}, "algorithm: 'star' is none of ring, all-to-all"),
+        ((1, 1, 2, 2), {"algorithm": "star"}, "algorithm: 'star' is not one of ring, all-to-all"),
     ],
 )
 def test_what_it_cannot_do_is_refused_on_every_rank(

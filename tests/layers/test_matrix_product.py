@@ -129,7 +129,7 @@ def test_transforms_of_torch_func_go_through_panels_that_are_kept(adjointlab_wor
         (((3,), (3, 2)), {}, "b_shape: (3, 2), but a is (3,); both need the same leading dimensions"),
         (((2, 2, 3), (3, 2)), {}, "b_shape: (3, 2), but a is (2, 2, 3); both need the same leading"),
         (((2, 2, 3), (2, 3, 2)), {}, "partition: of order 2"),
-        (((2, 3), (3, 2)), {"algorithm": "summa"}, "algorithm: 'summa' is none of auto, stationary-a"),
+        (((2, 3), (3, 2)), {"algorithm": "summa"}, "algorithm: 'summa' is not one of auto, stationary-a"),
         (
             ((2, 3), (3, 2)),
             {"panel": 0},

@@ -127,7 +127,7 @@ def test_the_layer_goes_from_and_to_its_sequential_module(
     [
         ({"add_bias_kv": True}, {}, "add_bias_kv: True is not supported"),
         ({"add_zero_attn": True}, {}, "add_zero_attn: True is not supported"),
-        ({"algorithm": "star"}, {}, "algorithm: 'star' is none of"),
+        ({"algorithm": "star"}, {}, "algorithm: 'star' is not one of"),
         ({"keys": 0}, {}, "keys: there is none"),
         ({}, {}, "need_weights: no worker has the weights of all keys"),
         ({}, {"attn_mask": torch.zeros(3, 3)}, "attn_mask: no mask is supported but the causal one"),

@@ -78,7 +78,7 @@ def test_a_function_of_a_parameter_is_refused_and_of_its_values_alone_taken(adjo
 
 def test_a_function_that_returns_no_tensor_is_refused(adjointlab_world: World) -> None:
     assert error(adjointlab_world, lambda x: (x, x)) == (
-        "function: <lambda> returns a tuple, but a point-wise function a tensor"
+        "function: <lambda> returns a tuple, but a point-wise function must return a tensor"
     )
 
 

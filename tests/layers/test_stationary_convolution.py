@@ -156,7 +156,7 @@ def test_the_larger_of_x_and_y_stays_where_it_is(
 @pytest.mark.parametrize(
     ("partition", "named", "message"),
     [
-        ((2, 1, 1), {"algorithm": "stationary"}, "algorithm: 'stationary' is none of auto, stationary-x"),
+        ((2, 1, 1), {"algorithm": "stationary"}, "algorithm: 'stationary' is not one of auto, stationary-x"),
         ((2, 1), {}, "partition: of order 2 (2x1), but the stationary-x algorithm of a 1-d convolution needs 3"),
         ((2, 1, 1), {"algorithm": "stationary-w"}, "partition: of order 3 (2x1x1), but the stationary-w algo"),
         ((2, 1, 1, 1), {"algorithm": "stationary-y"}, "partition: of order 4 (2x1x1x1), but the stationary-y"),

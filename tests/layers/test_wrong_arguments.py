@@ -57,12 +57,12 @@ WRONG: dict[str, tuple[Callable[[Any], object], str, str]] = {
     "a misspelt option": (
         conv2d(IMAGES, nn.Conv2d(3, 4, 3), overlp=True),
         "TypeError",
-        "overlp: no argument of Conv2d, which takes dtype, overlap beside a module; did you mean overlap?",
+        "overlp: not an argument of Conv2d, which takes dtype, overlap beside a module; did you mean overlap?",
     ),
     "a misspelt argument of torch's": (
         conv2d(IMAGES, 3, 4, 3, strde=2),
         "TypeError",
-        "strde: no argument of Conv2d, which takes dtype, overlap beside the arguments of torch's Conv2d; did you mean stride?",
+        "strde: not an argument of Conv2d, which takes dtype, overlap beside the arguments of torch's Conv2d; did you mean stride?",
     ),
     "a module and its arguments": (
         conv2d(IMAGES, nn.Conv2d(3, 4, 3), padding=1),

@@ -27,18 +27,18 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a Path": (Path("model.pt"), "torch.load reads one from a file"),
     "arrays": (
         {"0.weight": np.ones((3, 3)), "0.bias": np.ones(3)},
-        "state: 0.weight is an ndarray, no torch.Tensor; torch.from_numpy makes one",
+        "state: 0.weight is an ndarray, not a torch.Tensor; torch.from_numpy makes one",
     ),
     "a module": (SEQUENTIAL, "state: a Sequential is not a state_dict"),
     "a checkpoint": (
         {"model": SEQUENTIAL.state_dict()},
-        "state: model is an OrderedDict, no torch.Tensor; if that is the state_dict, pass state['model']",
+        "state: model is an OrderedDict, not a torch.Tensor; if that is the state_dict, pass state['model']",
     ),
     "nothing": ({}, "state: lacks 0.weight (3, 3), 0.bias (3,), which the layer needs"),
     "a missing tensor": ({"0.bias": torch.ones(3)}, "state: lacks 0.weight (3, 3), which the layer needs"),
     "another tensor": (
         {**SEQUENTIAL.state_dict(), "0.scale": torch.ones(3)},
-        "state: has 0.scale, which the layer has not",
+        "state: has 0.scale, which the layer does not have",
     ),
     "another shape": (
         {**SEQUENTIAL.state_dict(), "0.weight": torch.ones(3, 2)},

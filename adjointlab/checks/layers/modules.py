@@ -36,7 +36,7 @@ from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import elementwise, index_positions, outputs_of, prepared, undeclared
 from adjointlab.core.operator import NotInSpace, ParameterNotInSpace
-from adjointlab.core.rounding import perturb_of_now, unperturbed
+from adjointlab.core.rounding import current_perturbation, unperturbed
 from adjointlab.core.space import LocalType, Space, Tensor
 from adjointlab.core.vectors import THIRDS, Draw, local_values
 from adjointlab.quantities import counted
@@ -409,7 +409,7 @@ class SequentialTwin(ModuleUnderTest):
         return whole_array(space, position, key, self._rounded_summand(space.tensors[position]))
 
     def _rounded_summand(self, tensor: Tensor) -> Callable[[NumpyArray], NumpyArray]:
-        perturb = perturb_of_now()
+        perturb = current_perturbation()
         has_summands = LocalType.PARTIAL in tensor.types or has_copies_of_their_own(tensor, in_windows=True)
         if perturb is None or tensor.element.is_integer or not has_summands:
             return lambda summand: summand

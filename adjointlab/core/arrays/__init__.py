@@ -1,6 +1,6 @@
 """Arrays of NumPy, torch and (where installed) CuPy, and their element types.
 
-Operators, layers and checks ask this package which of them an array belongs to, and for what they do with it.
+Operators, layers and checks do not depend on a library: they call the functions of this package.
 """
 
 from adjointlab.core.arrays.conversions import (
@@ -53,18 +53,18 @@ from adjointlab.core.arrays.libraries import (
 from adjointlab.core.arrays.memory import (
     add,
     add_into,
-    beside,
     clear,
     conjugate,
     copy,
     copy_into,
     empty,
+    empty_native,
     is_row_major,
     is_writable,
     joined,
-    kept,
     may_share_memory,
     note_change,
+    outside_inference_mode,
     scale,
     zeros,
 )
@@ -95,7 +95,6 @@ __all__ = [
     "add_all",
     "add_into",
     "address_of",
-    "beside",
     "clear",
     "conjugate",
     "convert_module",
@@ -110,6 +109,7 @@ __all__ = [
     "element_type_in",
     "elementwise",
     "empty",
+    "empty_native",
     "empty_with_views",
     "foreign_device",
     "from_numpy",
@@ -125,7 +125,6 @@ __all__ = [
     "is_writable",
     "itemsize_of",
     "joined",
-    "kept",
     "library_of",
     "local_gradient",
     "local_part",
@@ -143,6 +142,7 @@ __all__ = [
     "octets",
     "octets_of_values",
     "of_library",
+    "outside_inference_mode",
     "place_name",
     "rank_context",
     "scale",

@@ -1,8 +1,8 @@
-"""Flat buffers in the memory of a device, with what the worlds ask of NumPy's flat arrays.
+"""Flat buffers in device memory, with the interface of NumPy's flat arrays that the worlds use.
 
-A world reads and writes the buffers of a call when MPI might, from whichever thread gets there. MPI knows no streams: who hands
-it memory of a device has waited for the work that writes it, and may use what was received at once. So each operation here runs in a
-stream of its own, which waits for no other, and is complete when it returns.
+A world reads and writes the buffers of a call when MPI might, from any thread. MPI has no notion of streams: a caller that passes
+device memory has waited for the work that writes it, and may use received memory at once. So each operation here runs in a
+separate stream, which waits for no other, and is complete when it returns.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["DeviceBuffer", "device_buffer"]
 
 
 class DeviceBuffer:
-    """A view of consecutive elements, with the names of a NumPy array of order 1.
+    """A view of consecutive elements, with the attributes of a NumPy array of order 1.
 
-    `native` is the array of its library. Element types that NumPy lacks come as bytes.
+    `native` is the library's own array. Elements of types that NumPy lacks are given as bytes.
     """
 
     def __init__(self, native: Array) -> None:
@@ -48,12 +48,12 @@ class DeviceBuffer:
 
     def __setitem__(self, key: Any, value: object) -> None:
         def assign() -> None:
-            self.native[key] = self._beside(value)
+            self.native[key] = self._assignable(value)
 
         _complete(self.native, assign)
 
-    def _beside(self, value: object) -> object:
-        """A value that can be assigned: memory of the host, which another rank sends, is copied to the device."""
+    def _assignable(self, value: object) -> object:
+        """Return `value` for an assignment to this buffer: host memory, as another rank may send it, is copied to the device."""
         if isinstance(value, DeviceBuffer):
             return value.native
         if not isinstance(value, np.ndarray):
@@ -63,7 +63,7 @@ class DeviceBuffer:
         return _library(self.native).asarray(value)
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> NumpyArray:
-        """Return a copy on the host: for a rank that receives there what another one sends from its device."""
+        """Return a copy on the host, for a rank that receives there a message from device memory."""
         values: NumpyArray = _complete(self.native, lambda: to_numpy(self.native))
         return values
 
@@ -87,11 +87,11 @@ class DeviceBuffer:
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: Sequence[Any] = (), **_: object
     ) -> DeviceBuffer:
-        """Apply NumPy's function of this name in the library of the device: what a reduction computes."""
+        """Apply a function of a reduction: the one of the same name in the device's library."""
         function = getattr(_library(self.native), ufunc.__name__, None)
         if method != "__call__" or function is None:
             raise NotImplementedError(f"{ufunc.__name__} of memory of a device")
-        result = _complete(self.native, lambda: function(*map(self._beside, inputs)))
+        result = _complete(self.native, lambda: function(*map(self._assignable, inputs)))
         if not out:
             return DeviceBuffer(result)
         into: DeviceBuffer
@@ -121,7 +121,7 @@ def _concatenated(parts: Sequence[Any]) -> DeviceBuffer:
     first: DeviceBuffer = next(each for each in parts if isinstance(each, DeviceBuffer))
 
     def joined() -> Any:
-        return _library(first.native).concatenate([first._beside(each) for each in parts])
+        return _library(first.native).concatenate([first._assignable(each) for each in parts])
 
     return DeviceBuffer(_complete(first.native, joined))
 
@@ -134,7 +134,7 @@ def _overlap(one: object, other: object) -> bool:
 
 
 def _complete(array: Array, work: Callable[[], Any]) -> Any:
-    """Do work in the stream that buffers of this device have, and wait for it."""
+    """Do work in the stream of this device's buffers, and wait for it."""
     device = device_of(array)
     assert device is not None
     stream = _stream(is_torch(array), device)

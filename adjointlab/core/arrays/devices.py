@@ -1,7 +1,7 @@
 """Memories: a library and the place where its arrays lie, the host or a CUDA device.
 
-"numpy" and "torch" are memories of the host, "cupy" and "torch-cuda" of a device. What a case draws is a memory, and what an operator
-returns lies in the memory of its argument.
+"numpy" and "torch" are host memories, "cupy" and "torch-cuda" are device memories. A case draws a memory, and an operator returns
+arrays in the memory of its argument.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ __all__ = [
 MEMORIES = ("numpy", "torch", "cupy", "torch-cuda")
 
 MIXTURES = ("numpy+cupy", "torch+torch-cuda")
-"""Memories that the ranks of a program have in turn: rank 0 the first, rank 1 the second, rank 2 the first."""
+"""Mixtures, whose two memories the ranks use in turn: rank 0 the first, rank 1 the second, rank 2 the first."""
 
 DeviceType: TypeAlias = Literal["cpu", "cuda"]
-"""torch's name for the kind of place where a program computes."""
+"""torch's name for a type of device."""
 
 
 def is_on_device(array: object) -> bool:
-    """Return True for an array in the memory of a device; False for one of the host, and for what is no array."""
-    if type(array) is np.ndarray:  # first: every call of every operator asks
+    """Return True for an array in device memory; False for a host array, and for anything that is not an array."""
+    if type(array) is np.ndarray:  # first, since every call of every operator comes here
         return False
-    # Tensors of torch alone say so, and a look-up of the library would be a call more.
+    # Only torch's tensors have this attribute; it saves a look-up of the library.
     of_torch = getattr(array, "is_cuda", None)
     return known_library(array) == "cupy" if of_torch is None else bool(of_torch)
 
 
 def device_of(array: object) -> int | None:
-    """Return the number of the device that an array lies on, `None` for one of the host and for what is no array."""
+    """Return the number of the device that an array lies on; `None` for a host array, and for anything that is not an array."""
     if not is_on_device(array):
         return None
     native: Any = array
@@ -51,12 +51,12 @@ def device_of(array: object) -> int | None:
 
 
 def device_type_of(memory: str) -> DeviceType:
-    """Return torch's name for the kind of place where `memory` is; "cpu" for mixtures, whose ranks have no place in common."""
+    """Return torch's name for the type of device of `memory`; "cpu" for mixtures, whose ranks have none in common."""
     return "cuda" if memory == "torch-cuda" else "cpu"
 
 
 def memory_of(array: Array) -> str:
-    """Return the memory that `array` lies in; raise `TypeError` for what is no array."""
+    """Return the memory that `array` lies in; raise `TypeError` if it is not an array."""
     library = library_of(array)
     return "torch-cuda" if library == "torch" and is_on_device(array) else library
 
@@ -71,18 +71,18 @@ def foreign_device(array: object) -> str:
 
 
 def current_device(library: str) -> int:
-    """Return the number of the device on which a library on it, torch or CuPy, makes arrays for this thread."""
+    """Return the number of the device on which torch or CuPy makes arrays for this thread."""
     loaded: Any = sys.modules[library]
     return int(loaded.cuda.current_device() if library == "torch" else loaded.cuda.runtime.getDevice())
 
 
 def memory_and_place(array: Array) -> str:
-    """Return the memory of an array, and its device where that is not the current one: equal texts for what may be used together."""
+    """Return the memory of an array, and its device if that is not the current one: arrays with equal texts may be used together."""
     return f"{memory_of(array)} {foreign_device(array)}".rstrip()
 
 
 def memory_on(name: str, rank: int) -> str:
-    """Return the memory of a rank where that of a case is called `name`, a memory or a mixture of two."""
+    """Return the memory of a rank if that of its case is `name`, a memory or a mixture of two."""
     parts = name.split("+")
     return parts[rank % len(parts)]
 
@@ -94,9 +94,9 @@ def place_name(array: object) -> str:
 
 
 def memory_kind(array: Array) -> Hashable:
-    """Return a key that is equal for arrays whose operations keep one order: of one class and, on a device, of one stream.
+    """Return a key that is equal for arrays whose operations are ordered: of one class and, on a device, in one stream.
 
-    Buffers that are kept for later calls are found by it. Two streams may run at once, so each has buffers of its own.
+    Buffers that later calls reuse are found by it. Two streams may run at once, so they must not share buffers.
     """
     kind = type(array)
     if kind is np.ndarray or not is_on_device(array):
@@ -133,7 +133,7 @@ def installed(memory: str) -> bool:
     return memory not in ("cupy", "torch-cuda") or _has_device(memory)
 
 
-@cache  # each case asks, and looking for what is not there takes longest
+@cache  # called for each case, and searching for a module that is missing takes longest
 def _is_found(library: str) -> bool:
     return importlib.util.find_spec(library) is not None
 
@@ -144,7 +144,7 @@ def _has_device(memory: str) -> bool:
         if memory == "torch-cuda":
             return bool(importlib.import_module("torch").cuda.is_available())
         return bool(importlib.import_module("cupy").cuda.runtime.getDeviceCount())
-    except Exception:  # no driver, or one that is too old: `adjointlab info` says which
+    except Exception:  # no driver, or one that is too old: `adjointlab info` reports it
         return False
 
 

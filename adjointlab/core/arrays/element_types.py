@@ -35,18 +35,18 @@ class Dtype:
 
     @property
     def undefined(self) -> complex:
-        """Value that shows where memory is read that nobody has written: NaN, in both parts of a complex number, or the largest integer."""
+        """Value that reveals reads of unwritten memory: NaN, in both parts of a complex number, or the largest integer."""
         if self.is_integer:
             return int(2**self.precision) - 1
         return complex(math.nan, math.nan) if self.is_complex else math.nan
 
     @property
     def in_numpy(self) -> str:
-        """The NumPy type that holds all values: of bfloat16, which NumPy lacks, float32."""
+        """The NumPy type that holds all values: float32 for bfloat16, which NumPy lacks."""
         return "float32" if self.name == "bfloat16" else self.name
 
 
-# The precision of a bfloat16 is 8: a stored significand of 7 bits and the leading one. Of an integer type it is the number of bits
+# The precision of bfloat16 is 8: a stored significand of 7 bits, and the leading one. That of an integer type is the number of bits
 # without the sign.
 DTYPES = {
     entry.name: entry
@@ -64,7 +64,7 @@ DTYPES = {
 
 
 def dtype(given: DtypeLike) -> Dtype:
-    """Return the element type of a name, or of a type of NumPy, torch or JAX; raise `ValueError` naming the legal ones."""
+    """Return the element type for a name, or a type of NumPy, torch or JAX; raise `ValueError` naming the legal ones."""
     name = given if isinstance(given, str) else getattr(given, "__name__", str(given)).removeprefix("torch.")
     if name not in DTYPES:
         raise ValueError(f"dtype: {given!r} is not one of {', '.join(DTYPES)}")
@@ -72,9 +72,9 @@ def dtype(given: DtypeLike) -> Dtype:
 
 
 def type_in_space(name: str) -> str:
-    """Return the element type by which a space declares a tensor that is only looked at: of truth values and small integers int64."""
+    """Return the element type by which a space declares a tensor that is only read: int64 for booleans and small integers."""
     return "int64" if name in _SMALL_INTEGERS else name
 
 
 _SMALL_INTEGERS = frozenset({"bool", "uint8", "uint16", "uint32", "int8", "int16"})
-"""Types that operators do not compute in, for what they add up does not fit."""
+"""Types that operators do not compute in, since their sums would overflow."""

@@ -1,4 +1,4 @@
-"""Products of float32 that a device computes in float32: torch's convolutions take shorter factors unless they are told not to."""
+"""Float32 products on a device in full precision: by default torch's convolutions round the factors to TF32."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["FullPrecision", "full_precision"]
 class FullPrecision:
     """Context in which torch's convolutions and products on devices do not round float32 to TF32, whose factors have 11 bits.
 
-    The settings are the process's, and its ranks enter and leave at any time: the first one changes them, the last one puts them back.
+    The settings belong to the process, and its ranks enter and leave at any time: the first one changes them, the last one restores them.
     """
 
     def __init__(self) -> None:
@@ -37,15 +37,15 @@ class FullPrecision:
 
 
 def _changed() -> ExitStack:
-    """Change the settings; return what puts them back."""
+    """Change the settings; return the stack of callbacks that restore them."""
     torch: Any = module("torch")
     cudnn = torch.backends.cudnn
     with ExitStack() as before:
-        # Of torch 2.9 and later. Noted first, so put back last: the older names below set them too.
+        # In torch 2.9 and later. Saved first, so restored last: the older names below set them too.
         operations = _operations(torch.backends)
         for operation in operations:
             before.callback(setattr, operation, "fp32_precision", operation.fp32_precision)
-        # By the older names as well, or reading those would raise in user code, as it does where a program has mixed them itself.
+        # Set the older names as well: otherwise user code that reads them would raise, as it does in a program that mixes both.
         with suppress(RuntimeError):
             before.callback(setattr, cudnn, "allow_tf32", cudnn.allow_tf32)
             cudnn.allow_tf32 = False
@@ -58,13 +58,13 @@ def _changed() -> ExitStack:
 
 
 def _operations(backends: Any) -> list[Any]:
-    """The operations whose precision can be set one by one; none in older versions of torch."""
+    """Return the operations whose precision can be set individually; none in older versions of torch."""
     if not hasattr(backends.cudnn, "conv"):
         return []
     return [backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul, backends.mkldnn.matmul]
 
 
-# One for a process, as its settings are.
+# One per process, like the settings.
 @cache
 def full_precision() -> FullPrecision:
     """Return the context of this process."""

@@ -1,7 +1,7 @@
-"""The library that an array belongs to, and the native names of element types there.
+"""The library that an array belongs to, and its native element types.
 
-The libraries share no base class, so signatures are written with the protocol :class:`adjointlab.typing.Array`, and
-:func:`is_torch` narrows it where torch has a spelling of its own.
+The libraries share no base class, so signatures use the protocol :class:`adjointlab.typing.Array`, and :func:`is_torch` narrows it
+where torch's interface differs.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = [
 LIBRARIES = ("numpy", "torch", "cupy")
 
 _LIBRARY_OF: dict[type, str] = {}
-"""Memo of :func:`library_of` by type: every call of every operator asks, and the libraries' own tests are slow."""
+"""Cache of :func:`library_of` by type: every call of every operator needs it, and the libraries' own tests are slow."""
 
 
 def supports(memory: str, name: str) -> bool:
-    """Return True if arrays of a library, or in a memory, come in the element type `name`."""
+    """Return True if a library, or that of a memory, has the element type `name`."""
     return memory.startswith("torch") or name != "bfloat16"
 
 
@@ -47,7 +47,7 @@ def is_array(value: object) -> TypeGuard[Array]:
 
 def matches(value: object, shape: tuple[int, ...], name: str) -> bool:
     """Return True for an array of any library with this shape and element type; anything else is False, not an error."""
-    # A type that is in the memo is an array's: one look-up, where `is_array` is three calls. A torch.Size is a tuple.
+    # Only types of arrays are in the cache: this takes one look-up, where `is_array` takes three calls. A torch.Size is a tuple.
     if type(value) not in _LIBRARY_OF and not is_array(value):
         return False
     array: Any = value
@@ -66,7 +66,7 @@ def library_of(array: object) -> str:
 
 
 def known_library(value: object) -> str | None:
-    """Return the library that `value` belongs to, `None` for what is no array."""
+    """Return the library that `value` belongs to, `None` if it is not an array."""
     library = _LIBRARY_OF.get(type(value))
     if library is None and is_array(value):
         library = library_of(value)
@@ -94,7 +94,7 @@ def is_torch(array: object) -> TypeGuard[torch.Tensor]:
 
 
 def _library_of(array: object) -> str:
-    # array-api-compat looks for torch and CuPy in sys.modules: an array of a library that nobody imported does not exist.
+    # array-api-compat looks for torch and CuPy in sys.modules, and so imports neither.
     if isinstance(array, np.ndarray | np.generic):
         return "numpy"
     if array_api_compat.is_torch_array(array):
@@ -105,9 +105,9 @@ def _library_of(array: object) -> str:
 
 
 def matches_on_host(value: object, shape: tuple[int, ...], name: str) -> bool:
-    """Return :func:`matches` for an array of the host; False for one on a device.
+    """Return :func:`matches` for a host array; False for one on a device.
 
-    In a single function, as every call of every operator asks and the answer is nearly always True.
+    In a single function, for speed: every call of every operator comes here, and nearly always gets True.
     """
     library = _LIBRARY_OF.get(type(value)) or known_library(value)
     array: Any = value
@@ -121,7 +121,7 @@ def _is_strided(layout: object) -> bool:
 
 
 def without_memory(array: object) -> str:
-    """Describe the tensor whose elements lie in no memory that others may read, a sparse one or one of the device meta; "" for any other array."""
+    """Describe a tensor without memory that other code can read, a sparse one or one on the meta device; "" for any other array."""
     tensor: Any = array
     if known_library(array) != "torch":
         return ""
@@ -140,14 +140,14 @@ def name_of(native: object) -> str:
 
 @cache
 def native(library: str, name: str) -> Any:
-    """Return the library's own element type called `name`; raise `ValueError` where it has none."""
+    """Return the library's own element type called `name`; raise `ValueError` if it has none."""
     if not supports(library, dtype(name).name):
         raise ValueError(f"dtype: {library} has no {name}")
     return getattr(module(library), name)
 
 
 class _Namespace(Protocol):
-    """The functions that are called of a library's module by one name; `from_numpy` is torch's alone, `order` and `may_share_memory` are not."""
+    """Functions of the libraries' modules; only torch has `from_numpy`, and only the others have `order` and `may_share_memory`."""
 
     def empty(self, shape: tuple[int, ...], *, dtype: object) -> Array: ...
     def from_numpy(self, array: NumpyArray, /) -> Array: ...
@@ -157,7 +157,7 @@ class _Namespace(Protocol):
 
 @cache
 def module(library: str) -> _Namespace:
-    """Return the library's module, imported if need be; raise `ValueError` for a name that is none."""
+    """Return the library's module, imported if need be; raise `ValueError` for an unknown name."""
     if library not in LIBRARIES:
         raise ValueError(f"library: {library!r} is not one of {', '.join(LIBRARIES)}")
     return cast(_Namespace, importlib.import_module(library))

@@ -17,12 +17,12 @@ class ArrayCopies:
     """Copies of NumPy's arrays and torch's tensors: views of one array become views of one copy."""
 
     def __init__(self) -> None:
-        self._originals: list[NumpyArray] = []  # whose ids are in use as long as they live
+        self._originals: list[NumpyArray] = []  # kept alive, so that no other array gets their ids
         self._of_numpy: dict[int, NumpyArray] = {}
         self._of_torch: dict[int, Any] = {}
 
     def of(self, value: Any) -> Any:
-        """The copy of `value`; None for what is no array, or none that can be written to."""
+        """Return the copy of `value`; `None` if it is not an array, or not writable."""
         if type(value) is np.ndarray and value.flags.writeable and not value.dtype.hasobject:
             return self._copied(value)
         torch = sys.modules.get("torch")
@@ -38,7 +38,7 @@ class ArrayCopies:
             self._originals.append(root)
             self._of_numpy[id(root)] = root.copy(order="K")
         own = self._of_numpy[id(root)]
-        if own.strides != root.strides:  # memory with gaps, which a copy has not: nothing is shared then
+        if own.strides != root.strides:  # a copy of memory with gaps has none: then nothing is shared
             return array.copy()
         offset = array.__array_interface__["data"][0] - root.__array_interface__["data"][0]
         octets = own.ravel(order="K").view(np.uint8)

@@ -1,4 +1,4 @@
-"""The surroundings of a rank whose arrays lie on a device: a stream of its own, autograd in its own thread, and full precision."""
+"""The context of a rank whose arrays lie on a device: a separate stream, autograd in the rank's thread, and full precision."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["rank_context"]
 
 @contextmanager
 def rank_context(memory: str, rank: int) -> Iterator[None]:
-    """Run a rank's part of a case whose arrays lie in `memory`; does nothing for memory of the host.
+    """Context for a rank's part of a case whose arrays lie in `memory`; does nothing for host memory.
 
-    The rank has a current stream of its own, which does not wait for the default stream: so do programs that use streams, and
-    ranks of one process that shared a stream would hide that work is not waited for. torch would run the backward pass of
-    tensors on a device in a thread of the device, where a simulated rank cannot communicate, and two of one device would wait for
-    each other; so it runs in the rank's own thread. If the part fails, the device memory that its calls held is given back.
+    The rank gets a separate current stream, which does not wait for the default stream: programs that use streams have such streams,
+    and simulated ranks that shared one would hide a missing wait. torch would run the backward pass of device tensors in a thread of
+    the device, where a simulated rank cannot communicate, and two ranks of one device would wait for each other; so it runs in the
+    rank's thread. If the part fails, the device memory that its calls held is freed.
     """
     if memory not in ("cupy", "torch-cuda"):
         yield
@@ -40,14 +40,14 @@ def rank_context(memory: str, rank: int) -> Iterator[None]:
             surroundings.enter_context(full_precision())
         try:
             yield
-        except BaseException as error:  # also of ranks that leave because another one has failed
+        except BaseException as error:  # also in ranks that are cancelled because another one has failed
             _give_back(error)
             raise
 
 
 def _give_back(error: BaseException) -> None:
-    """Release the arrays that the calls of a failed case held, and what the libraries keep of released memory."""
-    # A traceback refers to every frame, and so to its arrays; a report needs the lines alone.
+    """Free the arrays that the calls of a failed case held, and the freed memory that the libraries cache."""
+    # A traceback refers to every frame, and so to its arrays; a report needs only the lines.
     for each in _chain(error):
         traceback.clear_frames(each.__traceback__)
     gc.collect()
@@ -58,7 +58,7 @@ def _give_back(error: BaseException) -> None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An exception, and those that it was raised from or in the handling of."""
+    """Yield an exception, its causes and its contexts."""
     chain: list[BaseException] = [error]
     for each in chain:
         yield each
@@ -66,7 +66,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         chain += [other for other in further if other is not None and other not in chain]
 
 
-# One for each rank in a process and each device, which has few: a case makes none.
+# One for each rank of the process and each device, reused by all cases: a device has few streams.
 @cache
 def _cupy_stream(rank: int, device: int) -> Any:
     return module("cupy").cuda.Stream(non_blocking=True)  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""Order between the work of a device and the host: marks in a stream, and copies to and from pinned memory beside it.
+"""Order between the work of a device and the host: marks in a stream, and copies to and from pinned memory in other streams.
 
-Work of an operator goes to the current stream of its library, as the caller's does. Copies between a device and the host go to streams of
-their own, one for each direction, so that the engines of both work at once. Order comes from marks alone; no operator waits for a
+The work of an operator goes to the current stream of its library, as the caller's does. Copies between a device and the host go to two
+other streams, one for each direction, so that both copy engines work at once. Only marks order the work; no operator waits for a
 whole device::
 
     current stream      pack ──mark─┐                               ┌─wait── unpack
@@ -29,13 +29,13 @@ __all__ = ["Mark", "Streams", "streams_of"]
 
 
 class Mark(Protocol):
-    """A point in a stream: an event of CUDA."""
+    """A point in a stream: a CUDA event."""
 
     def synchronize(self) -> None: ...
 
 
 class Streams(ABC):
-    """The streams of one library on one device, as the calling thread sees them."""
+    """The streams of one library on one device, for the calling thread."""
 
     def __init__(self, device: int) -> None:
         self._device = device
@@ -43,7 +43,7 @@ class Streams(ABC):
 
     @abstractmethod
     def mark(self) -> Mark:
-        """Return a mark after all work that is in the current stream so far."""
+        """Return a mark after all work that has been queued in the current stream."""
 
     @abstractmethod
     def pointer(self) -> int:
@@ -51,26 +51,26 @@ class Streams(ABC):
 
     @abstractmethod
     def wait(self, mark: Mark) -> None:
-        """Let later work of the current stream wait for a mark; the host goes on."""
+        """Make later work of the current stream wait for a mark; the host does not wait."""
 
     @abstractmethod
     def is_reached(self, mark: Mark) -> bool:
         """Return True if the work before a mark is done; does not wait."""
 
     def keep_until(self, mark: Mark, memory: object) -> None:
-        """Keep memory alive until a mark is reached: of the host, which nothing else orders, or of another stream's use."""
+        """Keep memory alive until a mark is reached: host memory, which nothing else orders, or memory that another stream uses."""
         self._kept = [each for each in self._kept if not self.is_reached(each[0])]
         self._kept.append((mark, memory))
 
     @abstractmethod
     def pinned(self, nbytes: int) -> NumpyArray:
-        """Return page-locked memory of the host, as bytes."""
+        """Return page-locked host memory, as bytes."""
 
     @abstractmethod
     def to_host(self, source: Array, target: NumpyArray, after: Mark | None) -> Mark:
-        """Start a copy of a row-major array into the first bytes of `target`, which must stay alive until the mark that is returned.
+        """Start a copy of a row-major array into the first bytes of `target`, which must stay alive until the returned mark.
 
-        It begins after the mark `after`; without one it goes to the current stream, in whose order it is.
+        The copy begins after the mark `after`; without one it is queued in the current stream.
         """
 
     @abstractmethod
@@ -79,7 +79,7 @@ class Streams(ABC):
 
 
 def streams_of(array: Array) -> Streams:
-    """Return the streams of the library and the device of an array; raise `TypeError` for one that lies on the host."""
+    """Return the streams of the library and the device of an array; raise `TypeError` for a host array."""
     device = device_of(array)
     if device is None:
         raise TypeError("array: lies on the host, where there are no streams; pass an array on a device")
@@ -129,10 +129,10 @@ class _CupyStreams(Streams):
         return self._copy(target.data.ptr, source.ctypes.data, target.nbytes, kind, after, self._to_device)
 
     def _copy(
-        self, target: int, source: int, nbytes: int, kind: int, after: Mark | None, beside: Any
+        self, target: int, source: int, nbytes: int, kind: int, after: Mark | None, copy_stream: Any
     ) -> Mark:
         with self._on_device():
-            stream = self._cuda.get_current_stream() if after is None else beside
+            stream = self._cuda.get_current_stream() if after is None else copy_stream
             if after is not None:
                 stream.wait_event(after)
             if nbytes:
@@ -176,16 +176,16 @@ class _TorchStreams(Streams):
         host = self._torch.from_numpy(source[: len(octets_of_target)])
         return self._copy(octets_of_target, host, after, self._to_device)
 
-    def _copy(self, target: Any, source: Any, after: Mark | None, beside: Any) -> Mark:
-        stream = self._torch.cuda.current_stream(self._device) if after is None else beside
+    def _copy(self, target: Any, source: Any, after: Mark | None, copy_stream: Any) -> Mark:
+        stream = self._torch.cuda.current_stream(self._device) if after is None else copy_stream
         if after is not None:
             stream.wait_event(after)
-            # torch reuses memory in the order of the stream that it was made for; this says that another one uses it too.
+            # torch reuses memory in the order of the stream that it was allocated in; this registers the use in another stream.
             (target if target.is_cuda else source).record_stream(stream)
         with self._torch.cuda.stream(stream):
             target.copy_(source, non_blocking=True)
         return self._marked(stream)
 
 
-# Made once for a process: threads of simulated ranks share the streams of a device.
+# Made once per process: threads of simulated ranks share the streams of a device.
 _cupy_streams, _torch_streams = cache(_CupyStreams), cache(_TorchStreams)

@@ -1,4 +1,4 @@
-"""Tensors of torch beyond plain arrays: DTensors, gradients, and the first backward pass of a process."""
+"""Torch tensors beyond plain arrays: DTensors, gradients, and the first backward pass of a process."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ __all__ = [
 
 
 def local_part(tensor: Any) -> Any:
-    """The part of a torch tensor that this rank holds, of a DTensor; any other tensor as it is. Gradients pass through.
+    """Return this rank's local tensor of a DTensor, and any other tensor unchanged. Gradients pass through.
 
-    A result of a functional collective waits when it is first used, which this is: a caller may need its graph alone.
+    Waits for the result of a functional collective, since a caller may use only its graph, which would not wait.
     """
     local = tensor.to_local() if is_dtensor(tensor) else tensor
     getattr(local, "trigger_wait", lambda: None)()
@@ -43,28 +43,28 @@ def is_differentiable(tensor: torch.Tensor) -> bool:
 
 
 def in_shape_of(own: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    """Return `given`, as `own` is where both are of zero volume: an inactive rank may hold any such tensor."""
+    """Return `given`, in the shape and type of `own` if neither has elements: an inactive rank may hold any such tensor."""
     return given if own.numel() or given.numel() else given.reshape(own.shape).to(own.dtype)
 
 
 def with_graph(
     outputs: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the outputs that have a graph, and their cotangents: a backward pass starts from these."""
+    """Return the outputs that have a graph, from which a backward pass starts, and their cotangents."""
     pairs = [(y, in_shape_of(y, w)) for y, w in zip(outputs, cotangents, strict=True) if y.requires_grad]
     return [y for y, _ in pairs], [w for _, w in pairs]
 
 
 def is_dtensor(tensor: object) -> bool:
-    """Return True for a DTensor of torch."""
+    """Return True for a DTensor."""
     return hasattr(tensor, "to_local") and hasattr(tensor, "placements")
 
 
 def local_gradient(leaf: Any) -> Any:
-    """The part that this rank holds of the gradient of a leaf; None if it has none.
+    """Return this rank's local tensor of a leaf's gradient; `None` if it has none.
 
-    DTensor may leave the sum of a gradient for later: it has the placements of its leaf here. Collective then. A sparse one, as an
-    embedding may have, is returned as a dense one.
+    The gradient of a DTensor may be a pending sum: it is redistributed to the placements of its leaf, which is collective. A sparse
+    gradient, such as an embedding's, is returned as a dense one.
     """
     gradient = leaf.grad
     if is_dtensor(gradient) and gradient.placements != leaf.placements:
@@ -76,37 +76,37 @@ def local_gradient(leaf: Any) -> Any:
 
 
 def move_module(module: Any, memory: str) -> None:
-    """Move a torch module's parameters and buffers into `memory`, if that is of a device; else they stay where they are."""
+    """Move a torch module's parameters and buffers into `memory` if that is device memory."""
     if memory == "torch-cuda":
         module.to("cuda")
 
 
 def element_type_in(dtype: torch.dtype, given: torch.dtype) -> torch.dtype:
-    """The element type of a tensor of the type `given` in a module of another `dtype`; complex numbers stay complex, integers what they are."""
+    """Return the type of a tensor of type `given` in a module of type `dtype`: complex numbers stay complex, integers do not change."""
     import torch
 
     if not (given.is_floating_point or given.is_complex):
         return given
-    # torch's own `module.to(torch.float64)` leaves the imaginary parts out.
+    # torch's `module.to(torch.float64)` drops the imaginary parts.
     return torch.promote_types(dtype, torch.complex64) if given.is_complex else dtype
 
 
 def convert_module(module: torch.nn.Module, dtype: torch.dtype) -> None:
-    """Convert a module's parameters and buffers to an element type, or to the one of complex numbers of its precision."""
+    """Convert a module's parameters and buffers to an element type; complex ones to the complex type of its precision."""
     module._apply(lambda tensor: tensor.to(element_type_in(dtype, tensor.dtype)))  # type: ignore[no-untyped-call]
 
 
 @cache
 def warm_up_torch(*, cotangents: bool = False) -> None:
-    """Differentiate something small, once in a process: the first time, torch imports modules and starts threads.
+    """Run a small backward pass, once per process: torch's first one imports modules and starts threads.
 
-    With `cotangents` for a given one, which takes it half a second more: that imports sympy.
+    With `cotangents` it starts from a given cotangent, which takes half a second more, since torch imports sympy.
     """
     if not installed("torch"):
         return
     import torch
 
-    with suppress(Exception), torch.enable_grad():  # what is wrong with it shows in the cases
+    with suppress(Exception), torch.enable_grad():  # a failure will show in the cases
         ones = torch.ones(2, 2)
         product = torch.ones(2, 2, requires_grad=True) @ ones
         torch.autograd.backward(*((product, ones) if cotangents else (product.sum(),)))

@@ -1,4 +1,4 @@
-"""Copies of arrays between memories: of the host, pageable or pinned, and of devices."""
+"""Copies of arrays between memories: pageable or pinned host memory, and device memory."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _OF_DEVICE = ("cupy", "torch-cuda")
 
 
 def start_transfer(array: Array, memory: str, *, pinned: bool) -> tuple[Array, Mark | None]:
-    """Start a copy of `array` into fresh, row-major `memory`; return the copy, and a mark after it where the host must wait.
+    """Start a copy of `array` into fresh, row-major `memory`; return the copy, and a mark after it if the host must wait.
 
-    An array on a device may be used in its current stream at once, and there is no mark. One on the host is complete when the mark
-    is reached. With `pinned` copies go through page-locked memory, asynchronously; without it the driver makes them from and
-    to the pageable memory itself. The argument may be written to as soon as the call returns, on a device in its current stream.
+    A copy on a device may be used in the current stream at once, and has no mark. A copy on the host is complete when the mark
+    is reached. With `pinned`, copies go through page-locked memory, asynchronously; without it, the driver copies from and to
+    pageable memory directly. The argument may be written to as soon as the call returns: on a device, in its current stream.
     """
     if is_on_device(array):
         if memory in _OF_DEVICE:
@@ -39,8 +39,8 @@ def start_transfer(array: Array, memory: str, *, pinned: bool) -> tuple[Array, M
 def view_in(array: Array, memory: str) -> Array:
     """Return the memory of an array on a device as an array of `memory`, "cupy" or "torch-cuda": no copy, by DLPack.
 
-    The current stream of that library waits for what is in the current stream of the array's own. A tensor of torch comes outside the
-    graph. Raises `ValueError` for another memory, for an array of the host, and for bfloat16 in CuPy, which has no such type.
+    The current stream of that library waits for the work in the current stream of the array's library. A torch tensor is outside the
+    graph. Raises `ValueError` for another memory, for a host array, and for bfloat16 in CuPy, which has no such type.
     """
     name, held = dtype_of(array).name, memory_of(array)
     if memory not in _OF_DEVICE or held not in _OF_DEVICE:
@@ -57,7 +57,7 @@ def view_in(array: Array, memory: str) -> Array:
 
 
 def _octets_of(array: Array) -> NumpyArray:
-    """The bytes of an array of the host, of its own memory if that is row-major, else of a copy."""
+    """Return the bytes of a host array: of its own memory if that is row-major, else of a copy."""
     moved: Any = message(array)
     octets: NumpyArray = moved.ravel().view(np.uint8)
     return octets
@@ -70,7 +70,7 @@ def _to_host(array: Array, memory: str, pinned: bool) -> tuple[Array, Mark]:
     nbytes = nbytes_of(contiguous)
     octets = streams.pinned(nbytes) if pinned else np.empty(nbytes, np.uint8)
     mark = streams.to_host(contiguous, octets[:nbytes], streams.mark() if pinned else None)
-    # The copy too: a caller may drop it before it is complete, and pinned memory that is given back is given out again.
+    # `octets` too: the caller may drop the copy before it is complete, and freed pinned memory is allocated again.
     streams.keep_until(mark, (contiguous, octets))
     return _of_octets(octets[:nbytes], tuple(array.shape), dtype_of(array).name, memory), mark
 
@@ -85,14 +85,14 @@ def _to_device(array: Array, memory: str, pinned: bool) -> Array:
         streams.wait(mark)
         streams.keep_until(mark, staged)
     else:
-        # torch warns of memory that must not be written to, also where it only reads it.
+        # torch warns about read-only memory, even if it only reads it.
         source = octets if octets.flags.writeable else octets.copy()
         streams.to_device(source, result, None).synchronize()
     return result
 
 
 def _across_libraries(array: Array, memory: str) -> Array:
-    """A copy on the device, made in the current stream of the argument's library: in its order the argument may change again."""
+    """Copy on the device in the current stream of the argument's library, so that later work there may change the argument."""
     result = empty(tuple(array.shape), dtype_of(array).name, memory)
     there = view_in(result, memory_of(array))
     copy_into(there, array)
@@ -101,7 +101,7 @@ def _across_libraries(array: Array, memory: str) -> Array:
 
 
 def _of_octets(octets: NumpyArray, shape: tuple[int, ...], name: str, memory: str) -> Array:
-    """An array of the host in the memory of `octets`."""
+    """Return a host array in the memory of `octets`."""
     if not octets.size:  # torch would not view it as another type
         return empty(shape, name, memory)
     if memory == "torch":

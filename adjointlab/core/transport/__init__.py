@@ -1,4 +1,4 @@
-"""Messages of arrays between ranks: buffers of the host as they are, those of a device by a transport."""
+"""Messages of arrays between ranks: host buffers are passed to MPI directly, device buffers by a transport."""
 
 from adjointlab.core.transport.choice import agree, chosen, inherit, over, use
 from adjointlab.core.transport.packing import packed_together

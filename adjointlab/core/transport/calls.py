@@ -1,4 +1,4 @@
-"""The calls that operators make of a communicator to move arrays: what each transport of device memory offers."""
+"""The interface of a transport of device memory: the calls that operators make on a communicator to move arrays."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from adjointlab import MPI
 from adjointlab.MPI import ANY_SOURCE, ANY_TAG, SUM, Op
 from adjointlab.typing import Communicator, Request, Status
 
-__all__ = ["DeviceCommunicator", "DeviceRequest", "given"]
+__all__ = ["DeviceCommunicator", "DeviceRequest", "op_keyword"]
 
 
 class DeviceCommunicator(ABC):
-    """A communicator whose buffers lie on a device; everything else is that of the communicator `comm`.
+    """A communicator whose buffers lie on a device; all other attributes are those of the communicator `comm`.
 
-    Buffers are row-major arrays of one device, as :func:`adjointlab.core.arrays.message` makes them. What a method has received may be
-    used at once in the current stream of the calling thread, and a buffer that was sent may be written to again.
+    Buffers are row-major arrays of one device, as :func:`adjointlab.core.arrays.message` makes them. After a call or a wait, the current
+    stream of the calling thread may use a received buffer at once, and may write to a sent one again.
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -44,31 +44,31 @@ class DeviceCommunicator(ABC):
 
     @abstractmethod
     def Bcast(self, buf: Any, root: int = 0) -> None:
-        """Copy the buffer of the root to all."""
+        """Copy the buffer of the root to all ranks."""
 
     @abstractmethod
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> None:
-        """Combine the buffers of all on the root; `recvbuf` is `None` elsewhere."""
+        """Combine the buffers of all ranks on the root; `recvbuf` is `None` elsewhere."""
 
     @abstractmethod
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> None:
-        """Combine the buffers of all, for all."""
+        """Combine the buffers of all ranks on all ranks."""
 
     @abstractmethod
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Gather buffers of one length, for all."""
+        """Gather buffers of equal length on all ranks."""
 
     @abstractmethod
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Gather buffers of any lengths, for all; `recvbuf` is ``[buffer, (counts, displacements)]``."""
+        """Gather buffers of any lengths on all ranks; `recvbuf` is ``[buffer, (counts, displacements)]``."""
 
     @abstractmethod
     def Reduce_scatter(self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int], op: Op = SUM) -> None:
-        """Combine the buffers of all, of which each rank gets its part."""
+        """Combine the buffers of all ranks; each rank gets its part of the result."""
 
 
 class DeviceRequest(MPI.Request, ABC):
-    """A message of a transport that is waited for in a batch; true until it is completed."""
+    """A message of a transport, waited for in a batch of requests; true until it is completed."""
 
     def __init__(self) -> None:
         self.is_active = True
@@ -88,17 +88,17 @@ class DeviceRequest(MPI.Request, ABC):
 
     @abstractmethod
     def Get_status(self, status: Status | None = None) -> bool:
-        """Return True if a test would complete it."""
+        """Return True if `Test` would complete it."""
 
     def Cancel(self) -> NoReturn:
-        """Messages of arrays are not withdrawn."""
+        """Raise: messages of arrays cannot be cancelled."""
         raise NotImplementedError("a message from or to device memory cannot be cancelled; wait for it")
 
     def Free(self) -> NoReturn:
-        """Messages of arrays are waited for."""
+        """Raise: messages of arrays must be waited for."""
         raise NotImplementedError("a message from or to device memory cannot be freed; wait for it")
 
 
-def given(op: Op) -> dict[str, Op]:
-    """Return the argument `op` of a reduction, none for a sum: that is the default of mpi4py too, whose constants are others."""
+def op_keyword(op: Op) -> dict[str, Op]:
+    """Return the argument `op` of a reduction; none for a sum, mpi4py's default too, since mpi4py's constants are other objects."""
     return {} if op is SUM else {"op": op}

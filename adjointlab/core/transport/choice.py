@@ -1,14 +1,14 @@
-"""The transport of a communicator: chosen once, and found again at every call.
+"""The transport of a communicator: chosen once, and looked up at every call.
 
-An operator moves ``arrays.message(array)`` over ``transport.over(comm, array)``. For an array of the host that is the communicator
+An operator moves ``arrays.message(array)`` over ``transport.over(comm, array)``. For a host array that is the communicator
 itself. For one on a device it is a transport with the same calls, which take that device's memory:
 
-- CUDA-aware MPI, and simulated ranks, take it as it is (:mod:`adjointlab.core.transport.direct`);
-- NCCL does where each rank has a device of its own, once all ranks agree (:func:`agree`; :mod:`adjointlab.core.transport.nccl`);
-- else it is staged in pinned memory of the host (:mod:`adjointlab.core.transport.staging`).
+- CUDA-aware MPI and simulated ranks take it directly (:mod:`adjointlab.core.transport.direct`);
+- so does NCCL if each rank has its own device and all ranks agree (:func:`agree`; :mod:`adjointlab.core.transport.nccl`);
+- otherwise it is staged in pinned host memory (:mod:`adjointlab.core.transport.staging`).
 
-The first and the last are messages of MPI with the same bytes, so the ranks of one operator may lie in different memories, and a rank
-need not know which the others have. NCCL moves memory of devices alone.
+The first and the last send MPI messages with the same bytes, so the ranks of one operator may use different memories without being
+told which. NCCL moves only device memory.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _KEYVAL: Final = MPI.Create_keyval()
 
 @dataclass
 class _State:
-    """The choice of a communicator, and the transports over it by the memory that they take."""
+    """The choice for a communicator, and the transports over it by the memory that they take."""
 
     choice: Choice
     nccl: object = None
-    """NCCL's communicator of its ranks, where that was chosen."""
+    """The NCCL communicator of its ranks, if that was chosen."""
     made: dict[Hashable, Any] = field(default_factory=dict)
 
 
 def over(comm: Communicator, array: Array) -> Communicator:
-    """Return what moves messages of arrays that lie where `array` does: `comm` itself for the host, else its transport.
+    """Return the communicator that moves arrays from where `array` lies: `comm` itself for the host, else its transport.
 
-    Raises `ValueError` for a transport that cannot be had, before any message.
+    Raises `ValueError` for a transport that is not available, before any message.
     """
-    if type(array) is np.ndarray or not arrays.is_on_device(array):  # by type first: every message asks
+    if type(array) is np.ndarray or not arrays.is_on_device(array):  # by type first, for speed
         return comm
     state = _state(comm)
     kind = (arrays.library_of(array), arrays.device_of(array))
@@ -66,9 +66,9 @@ def chosen(comm: Communicator) -> Choice:
 
 
 def use(comm: Communicator, transport: Transport | str) -> None:
-    """Choose the transport of `comm`, for operators that are made afterwards from it too: the same on all its ranks, and local.
+    """Choose the transport of `comm`, also for operators that are made from it later. Local; all ranks must choose the same.
 
-    Raises `ValueError` for a name that is none, and for NCCL, on which all ranks have to :func:`agree`.
+    Raises `ValueError` for an unknown name, and for NCCL, on which all ranks have to :func:`agree`.
     """
     wanted = transport_named("transport", transport)
     if wanted is Transport.NCCL:
@@ -81,7 +81,7 @@ def use(comm: Communicator, transport: Transport | str) -> None:
 def agree(comm: Communicator, transport: Transport | str | None = None) -> Choice:
     """Choose the best transport that all ranks have, or `transport`; collective, and the same choice on every rank.
 
-    Raises `ValueError`, on every rank, where ranks ask for different transports or for one that they cannot have.
+    Raises `ValueError`, on every rank, if ranks ask for different transports or for one that is not available.
     """
     wanted = wanted_in(os.environ) if transport is None else transport_named("transport", transport)
     gathered: list[tuple[RankEvidence, Transport | None]] = comm.allgather((_evidence(comm), wanted))
@@ -95,7 +95,7 @@ def agree(comm: Communicator, transport: Transport | str | None = None) -> Choic
 
 
 def inherit(parent: Communicator, child: Communicator) -> None:
-    """Give a communicator that was made of some ranks of `parent` the transport that was chosen for that; collective over them."""
+    """Give `child`, a communicator of some ranks of `parent`, the transport that was chosen for `parent`; collective over `child`."""
     state: _State | None = parent.Get_attr(_KEYVAL)
     if state is not None:
         child.Set_attr(_KEYVAL, _new_state(child, state.choice))
@@ -106,7 +106,7 @@ def _new_state(comm: Communicator, choice: Choice) -> _State:
 
 
 def _state(comm: Communicator) -> _State:
-    # An attribute, as the cache of groups is: one for all Python objects of a communicator, which goes with it.
+    # An attribute, like the cache of groups: shared by all Python objects of a communicator, and deleted with it.
     state: _State | None = comm.Get_attr(_KEYVAL)
     if state is None:
         comm.Set_attr(_KEYVAL, state := _State(_default(comm)))
@@ -114,7 +114,7 @@ def _state(comm: Communicator) -> _State:
 
 
 def _default(comm: Communicator) -> Choice:
-    """The choice without a message: by what the MPI library says, which is the same on all ranks of a job."""
+    """Choose without a message, by a property of the MPI library that is the same on all ranks of a job."""
     wanted = wanted_in(os.environ)
     if wanted is None and _is_simulated(comm):
         return Choice(Transport.CUDA_AWARE_MPI, "simulated ranks copy on the device")
@@ -123,7 +123,7 @@ def _default(comm: Communicator) -> Choice:
             "transport: nccl is begun by all ranks together; call adjointlab.core.transport.agree(comm) on all of them before "
             "their first message of arrays on a device"
         )
-    # As for ranks that share a device: NCCL must not be begun by one rank that knows of no other.
+    # As for ranks that share a device, which excludes NCCL: one rank must not start that without the others.
     return choose([RankEvidence("device", loaded_library().is_aware)] * 2, wanted)
 
 

@@ -1,7 +1,7 @@
-"""Buffers of a device given to MPI as they are: to a CUDA-aware library, or to simulated ranks, which copy on the device.
+"""Device buffers passed to MPI directly: to a CUDA-aware library, or to simulated ranks, which copy on the device.
 
-MPI knows no streams. So whatever the current stream still does to a buffer must be complete before MPI gets it, one that is received
-into too: the host waits for an event of that stream, and for nothing else of the device. What MPI has completed is in place.
+MPI has no notion of streams. So the work of the current stream on a buffer must be complete before MPI gets it, even if it is to be
+received into: the host waits for an event of that stream, and for nothing else on the device. When MPI completes, the data is in place.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from adjointlab.core.arrays.streams import Streams
-from adjointlab.core.transport.calls import DeviceCommunicator, given
+from adjointlab.core.transport.calls import DeviceCommunicator, op_keyword
 from adjointlab.MPI import ANY_SOURCE, ANY_TAG, SUM, Op
 from adjointlab.typing import Communicator, Request
 
@@ -18,14 +18,14 @@ __all__ = ["DirectCommunicator"]
 
 
 class DirectCommunicator(DeviceCommunicator):
-    """See the module."""
+    """A communicator that passes device buffers to MPI directly; see the module."""
 
     def __init__(self, comm: Communicator, streams: Streams) -> None:
         super().__init__(comm)
         self._streams = streams
 
     def _when_written(self) -> Communicator:
-        """The communicator, once the work of the current stream is complete."""
+        """Return the communicator, once the work of the current stream is complete."""
         self._streams.mark().synchronize()
         return self.comm
 
@@ -39,10 +39,10 @@ class DirectCommunicator(DeviceCommunicator):
         self._when_written().Bcast(buf, root)
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> None:
-        self._when_written().Reduce(sendbuf, recvbuf, root=root, **given(op))
+        self._when_written().Reduce(sendbuf, recvbuf, root=root, **op_keyword(op))
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> None:
-        self._when_written().Allreduce(sendbuf, recvbuf, **given(op))
+        self._when_written().Allreduce(sendbuf, recvbuf, **op_keyword(op))
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         self._when_written().Allgather(sendbuf, recvbuf)
@@ -51,4 +51,4 @@ class DirectCommunicator(DeviceCommunicator):
         self._when_written().Allgatherv(sendbuf, recvbuf)
 
     def Reduce_scatter(self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int], op: Op = SUM) -> None:
-        self._when_written().Reduce_scatter(sendbuf, recvbuf, recvcounts=recvcounts, **given(op))
+        self._when_written().Reduce_scatter(sendbuf, recvbuf, recvcounts=recvcounts, **op_keyword(op))

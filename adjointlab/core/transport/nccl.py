@@ -1,8 +1,9 @@
-"""Buffers of devices moved by NCCL, through CuPy, where every rank has a device of its own.
+"""Device buffers moved by NCCL, through CuPy, if every rank has its own device.
 
-NCCL's calls go into the current stream, in whose order they are: neither the host nor a device is waited for. It has no tags, and matches
-the messages between two ranks in the order of their posting; operators post the messages of a pair in one order on both ranks. Sends
-and receives are collected until somebody waits for one, and then started as one group, in which none waits for another.
+NCCL's calls are ordered by the current stream, which they are queued in; they wait for neither the host nor a device. NCCL has no tags,
+and matches the messages between two ranks in the order in which they are posted; operators post the messages of a pair in the same
+order on both ranks. Sends and receives are collected until one is waited for, and then started as one group, in which none waits for
+another.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ _OPERATIONS = {Op.SUM: "SUM", Op.PROD: "PROD", Op.MAX: "MAX", Op.MIN: "MIN"}
 
 
 def ranks_of(comm: Communicator) -> Any:
-    """Return NCCL's communicator of the ranks of `comm`, each on its current device; collective over them."""
+    """Return an NCCL communicator of the ranks of `comm`, each on its current device; collective over them."""
     nccl = _nccl()
     unique = comm.bcast(nccl.get_unique_id() if comm.Get_rank() == 0 else None)
     return nccl.NcclCommunicator(comm.Get_size(), unique, comm.Get_rank())
 
 
 def own_evidence(cuda_aware: bool) -> RankEvidence:
-    """Return what this rank contributes to the choice of a transport."""
+    """Return this rank's contribution to the choice of a transport."""
     if not arrays.installed("cupy"):
-        # torch's devices need no number that is unique in the job: NCCL is used through CuPy alone.
+        # A torch device needs no identifier that is unique in the job: NCCL is used only through CuPy.
         return RankEvidence("a device" if arrays.installed("torch-cuda") else "", cuda_aware)
     device = f"{socket.gethostname()} {sys.modules['cupy'].cuda.Device().pci_bus_id}"
     try:
@@ -50,7 +51,7 @@ def own_evidence(cuda_aware: bool) -> RankEvidence:
 
 
 class NcclCommunicator(DeviceCommunicator):
-    """The calls of `comm` on buffers of devices, by NCCL's communicator `ranks` of the same ranks."""
+    """The calls of `comm` on device buffers, made by `ranks`, the NCCL communicator of the same ranks."""
 
     def __init__(self, comm: Communicator, ranks: Any, streams: Streams) -> None:
         super().__init__(comm)
@@ -65,7 +66,7 @@ class NcclCommunicator(DeviceCommunicator):
 
     def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         if source < 0:
-            raise ValueError(f"source: {source} is not a rank, and NCCL receives from none but a given one")
+            raise ValueError(f"source: {source} is not a rank, and NCCL receives only from a given one")
         count, kind = _bytes(buf, self._nccl)
         return self._collect(
             buf, lambda stream: self._ranks.recv(arrays.address_of(buf), count, kind, source, stream)
@@ -96,7 +97,7 @@ class NcclCommunicator(DeviceCommunicator):
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> None:
         self.start()
-        into = arrays.address_of(sendbuf if recvbuf is None else recvbuf)  # of the root alone
+        into = arrays.address_of(sendbuf if recvbuf is None else recvbuf)  # only the root writes to it
         count, kind, parts = _elements(sendbuf, self._nccl)
         operation = self._operation(op, sendbuf)
         source, stream = arrays.address_of(sendbuf), self._streams.pointer()
@@ -148,8 +149,8 @@ class NcclCommunicator(DeviceCommunicator):
         if op not in _OPERATIONS:
             raise ValueError(f"op: NCCL has no {op!r}, but {', '.join(each.value for each in _OPERATIONS)}")
         if op is not SUM and (name := arrays.dtype_name(buf)) in _COMPLEX:
-            # Real and imaginary parts would be combined apart.
-            raise ValueError(f"op: {op!r} of {name}: NCCL has sums of complex numbers alone")
+            # Real and imaginary parts would be combined separately.
+            raise ValueError(f"op: {op!r} of {name}: NCCL has only sums of complex numbers")
         return int(getattr(self._nccl, f"NCCL_{_OPERATIONS[op]}"))
 
 
@@ -167,7 +168,7 @@ class _CollectedRequests(MPI.RequestBatch):
 
 
 class _Collected(DeviceRequest):
-    """A send or a receive. It is complete, as the current stream sees it, once its group has been started."""
+    """A send or a receive. For the current stream it is complete once its group has been started."""
 
     batch_type = _CollectedRequests
 
@@ -192,7 +193,7 @@ def _bytes(buf: Any, nccl: Any) -> tuple[int, int]:
 
 
 def _elements(buf: Any, nccl: Any) -> tuple[int, int, int]:
-    """Number of elements, NCCL's type of their parts, and the number of parts: a complex sum is one of both parts."""
+    """Return the number of elements, NCCL's type of their parts, and the number of parts: complex numbers are summed part by part."""
     name = arrays.dtype_name(buf)
     real = _COMPLEX.get(name, name)
     count = arrays.nbytes_of(buf) // arrays.itemsize_of(buf)

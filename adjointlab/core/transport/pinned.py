@@ -1,4 +1,4 @@
-"""Pinned memory of the host that is used again and again: making it takes longer than most copies."""
+"""A pool of pinned host memory, since allocating it takes longer than most copies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from adjointlab.typing import NumpyArray
 __all__ = ["PinnedPool"]
 
 _LEAST = 512
-"""Bytes of the smallest piece."""
+"""Size of the smallest piece in bytes."""
 
 
 class _Free(NamedTuple):
@@ -19,14 +19,14 @@ class _Free(NamedTuple):
 
 
 class PinnedPool:
-    """Pieces of pinned memory, each of a power of two of bytes."""
+    """Pieces of pinned memory, whose sizes in bytes are powers of two."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
         self._free: dict[int, list[_Free]] = {}
 
     def take(self, nbytes: int) -> NumpyArray:
-        """Return `nbytes` bytes or more that nobody uses."""
+        """Return a free piece of at least `nbytes` bytes."""
         size = max(_LEAST, 1 << (nbytes - 1).bit_length())
         free = self._free.setdefault(size, [])
         for position, (memory, after) in enumerate(free):
@@ -39,6 +39,6 @@ class PinnedPool:
     def give_back(self, memory: NumpyArray, after: Mark | None = None) -> None:
         """Give back a piece that :meth:`take` returned; it is free once the mark `after` is reached.
 
-        A piece that MPI still reads or writes, since a wait was broken off, is never given back.
+        A piece that MPI still reads or writes, because a wait was cancelled, is never given back.
         """
         self._free[memory.nbytes].append(_Free(memory, after))

@@ -1,7 +1,7 @@
 """Device buffers staged in pinned host memory; some messages are copied while others are in flight.
 
-    Irecv     MPI receives into a pinned buffer of its own
-    Isend     an event after the work so far; behind it a copy to a pinned buffer, in the stream to the host; an event after that
+    Irecv     MPI receives into a separate pinned buffer
+    Isend     an event after the work so far; after that event a copy to a pinned buffer, in the stream to the host; an event after that
     Waitall   each message is sent when its own copy is complete, while the copies of the later ones go on;
               each that has arrived is copied to the device, while others are in flight; the current stream waits for these copies
 
@@ -20,7 +20,7 @@ from typing import Any
 from adjointlab import MPI
 from adjointlab.core import arrays
 from adjointlab.core.arrays.streams import Mark, Streams
-from adjointlab.core.transport.calls import DeviceCommunicator, DeviceRequest, given
+from adjointlab.core.transport.calls import DeviceCommunicator, DeviceRequest, op_keyword
 from adjointlab.core.transport.pinned import PinnedPool
 from adjointlab.MPI import ANY_SOURCE, ANY_TAG, SUM, Op
 from adjointlab.typing import Communicator, NumpyArray, Request, Status
@@ -75,14 +75,14 @@ class StagedCommunicator(DeviceCommunicator):
         staged, sent = self._sent(sendbuf)
         if self.comm.Get_rank() == root:
             result, received = self._received(recvbuf)
-            self.comm.Reduce(sent, received, root=root, **given(op))
+            self.comm.Reduce(sent, received, root=root, **op_keyword(op))
             self._unpack(result, recvbuf)
         else:
-            self.comm.Reduce(sent, None, root=root, **given(op))
+            self.comm.Reduce(sent, None, root=root, **op_keyword(op))
         self.pool.give_back(staged)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> None:
-        self._exchange(partial(self.comm.Allreduce, **given(op)), sendbuf, recvbuf)
+        self._exchange(partial(self.comm.Allreduce, **op_keyword(op)), sendbuf, recvbuf)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         self._exchange(self.comm.Allgather, sendbuf, recvbuf)
@@ -98,7 +98,7 @@ class StagedCommunicator(DeviceCommunicator):
         self.pool.give_back(staged)
 
     def Reduce_scatter(self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int], op: Op = SUM) -> None:
-        call = partial(self.comm.Reduce_scatter, recvcounts=recvcounts, **given(op))
+        call = partial(self.comm.Reduce_scatter, recvcounts=recvcounts, **op_keyword(op))
         self._exchange(call, sendbuf, recvbuf)
 
     def _exchange(self, call: Callable[[Any, Any], None], sendbuf: Any, recvbuf: Any) -> None:
