@@ -1,4 +1,4 @@
-"""The failures of a run once more, in its end; those that are one fault, seen by several checks, are one."""
+"""The list of failures at the end of a run, in which several checks that found the same fault are one entry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["diagnosis", "grouped", "headline", "hint_texts", "recap"]
 
 
 def recap(results: Sequence[CheckResult]) -> Iterator[str]:
-    """The failures once more, each with the checks that see it and the command that replays it: their texts may stand far above."""
+    """Yield the list of failures, each with its checks and the command that replays it, because their texts may be far above."""
     failures = [entry for entry in results if entry.is_wrong]
     groups = grouped(failures)
     if groups:
@@ -28,7 +28,7 @@ def recap(results: Sequence[CheckResult]) -> Iterator[str]:
 
 
 def grouped(failures: Sequence[CheckResult]) -> list[list[CheckResult]]:
-    """Groups of failures that say the same of one subject, in the order of their first ones."""
+    """Group failures of the same subject with the same headline, in the order of their first ones."""
     groups: list[list[CheckResult]] = []
     for entry in failures:
         group = next((group for group in groups if entry.says_the_same(group[0])), None)
@@ -40,7 +40,7 @@ def grouped(failures: Sequence[CheckResult]) -> list[list[CheckResult]]:
 
 
 def headline(entry: CheckResult) -> str:
-    """The headline of a failure; of a result that a list of known failures has, what the list says of it."""
+    """Return the headline of a failure; for a check in the list of known failures, the line about that."""
     if entry.known:
         name = printable(f"{entry.subject} {entry.result.check}: ")
         return failure_text(entry).removeprefix(name)
@@ -48,10 +48,10 @@ def headline(entry: CheckResult) -> str:
 
 
 def diagnosis(entry: CheckResult) -> str:
-    """The headline of a failure, and the hints on the kind of fault."""
+    """Return the headline of a failure, with the hints on the kind of fault."""
     return "; ".join([headline(entry), *hint_texts(entry)])
 
 
 def hint_texts(entry: CheckResult) -> list[str]:
-    """The hints on the kind of fault of a failure."""
+    """Return the hints on the kind of fault."""
     return [printable(hint.text) for hint in hints_told(entry.result.verdict)]
