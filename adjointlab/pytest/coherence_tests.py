@@ -28,8 +28,8 @@ def coherence_tests(subject: Subject, *, checks: Sequence[str] | None = None) ->
     """
     if not isinstance(subject, Subject):
         raise SubjectError(
-            f"coherence_tests takes a subject, not {subject!r}; declare one with @adjointlab.subject.operator(...) or its other methods and hand over "
-            "what that returns"
+            f"coherence_tests takes a subject, not {subject!r}; declare one with @adjointlab.subject.operator(...) or its other methods, and pass "
+            "the result"
         )
     names = checks_of(subject) if checks is None else _legal(checks, subject)
     members: dict[str, object] = {

@@ -146,7 +146,7 @@ def _own_profile(config: pytest.Config, session: CollectiveSession | None, job_l
         profile = read_profile(config, None if job_log is None else job_log.session_seed)
         if session is not None and is_distributed(config):
             raise pytest.UsageError(
-                "pytest-xdist (-n) hands tests to workers of its own, so under a launcher the ranks would not run the same "
+                "pytest-xdist (-n) distributes tests over its own workers, so under a launcher the ranks would not run the same "
                 "tests at the same time; leave out either -n or the launcher"
             )
     except pytest.UsageError as error:
