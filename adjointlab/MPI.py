@@ -185,7 +185,7 @@ class Op(Enum):
     def Create(function: object, commute: bool = False) -> NoReturn:
         """Raise `NotImplementedError`: user-defined operations are made with mpi4py, and both worlds accept them."""
         raise NotImplementedError(
-            "adjointlab.MPI makes no operations of your own; make it with mpi4py's Op.Create (from mpi4py import MPI), which both worlds take"
+            "adjointlab.MPI cannot create reduction operations; use mpi4py's Op.Create (from mpi4py import MPI), which both worlds accept"
         )
 
 

@@ -209,7 +209,7 @@ def say_not_replayed(world: World, folder: Path, subjects: Iterable[Subject]) ->
         warnings.insert(0, f"no stored failure is replayed: {folder} may not be read")
     warnings += [
         f"this failure is not replayed: {path}: it is of {entry.subject} at {entry.location}, {gone}; if it was renamed, "
-        "name what it is now with --subject of adjointlab replay, or remove the file"
+        "give its new name to adjointlab replay with --subject, or remove the file"
         for path, entry, gone in homeless(folder, subjects)
     ]
     for text in warnings:

@@ -158,7 +158,7 @@ def lost(world: World, found: Found, check: str, budget: Budget, folder: Path, e
     kind = "" if running is None else running.kind
     headline = f"{kind}: {ending}" if kind else ending
     if running is not None and running.stage is Stage.STEPPING:
-        headline = f"a case fails, as its replay tells; while smaller ones were tried, {headline}"
+        headline = f"a case fails, as its replay shows; while smaller ones were tried, {headline}"
     verdict = replace(unjudged(headline, kind=kind or PROCESS_ENDED), is_death=True)
     result = SearchResult(
         found.subject.name,

@@ -1,4 +1,4 @@
-"""Pages of the site that follow from the code: the reference, from `__all__` and docstrings, and the examples.
+"""Pages of the site that are generated from the code: the reference, from `__all__` and docstrings, and the examples.
 
 mkdocs calls the functions ``on_...`` while it builds (``hooks`` in ``mkdocs.yml``).
 """
@@ -19,16 +19,16 @@ from adjointlab.cli.main import app
 
 ROOT = Path(__file__).resolve().parent.parent
 BASES = {"adjointlab.primitives": "LinearOperator"}
-"""What a class of a package without `__all__` derives from, directly or not, if it belongs into the reference."""
+"""For a package without `__all__`, the base class of the classes that belong in the reference."""
 
 WITH_PAGES = {"MPI", "strategies"}
-"""Names of the package that are modules, each with a page of its own."""
+"""Names of the package that are modules, each with a separate page."""
 
 REFERENCE = re.compile(r"^<!-- reference: ([\w.]+) -->$", re.MULTILINE)
 ROLE = re.compile(r":(?:attr|class|func|meth|mod):(?=<code>)")
 COMMANDS = "<!-- commands -->"
 IN_A_CHECKOUT = re.compile(r"^<!-- checkout -->\n.*?^<!-- end -->\n", re.MULTILINE | re.DOTALL)
-"""What only a reader of the file needs, for the site has the texts."""
+"""Text that only a reader of the file in a checkout needs, because the site includes what it refers to."""
 
 TO_EXAMPLE = re.compile(r"\]\((?:\.\./)+(examples/[\w/.]+\.(?:py|txt))\)")
 TO_ROOT = re.compile(r"\[([^]]+)\]\((?:\.\./)+((?:CONTRIBUTING|README|CHANGELOG)\.md|[\w/]+/?)(?:#[\w-]+)?\)")
@@ -47,7 +47,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Fills the reference in, and leads links to files of the repository to their pages."""
+    """Fills in the reference, and redirects links to files of the repository to their pages."""
     above = "../" * page.file.src_uri.count("/")
     markdown = IN_A_CHECKOUT.sub("", markdown)
     markdown = REFERENCE.sub(lambda found: directives(found[1]), markdown)
@@ -57,22 +57,22 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Takes the roles of reStructuredText out of docstrings, which Markdown shows as they are."""
+    """Removes reStructuredText roles from docstrings, because Markdown would print them."""
     return ROLE.sub("", html)
 
 
 def page_of(example: str) -> str:
-    """The page of an example, ``examples/ring_shift.py`` say."""
+    """Returns the page of an example, such as ``examples/ring_shift.py``."""
     return example.rpartition(".")[0] + ".md"
 
 
 def directives(package: str) -> str:
-    """A directive of mkdocstrings for each public name of a package."""
+    """Returns an mkdocstrings directive for each public name of a package."""
     return "\n\n".join(f"::: {path}" for path in public_names(package))
 
 
 def public_names(package: str) -> Iterator[str]:
-    """The names in the `__all__` of a package or module, else its classes that derive from one of `BASES`."""
+    """Yields the names in the `__all__` of a package or module, else its classes that derive from its entry in `BASES`."""
     path = ROOT.joinpath(*package.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     listed = exported(ast.parse(file.read_text(encoding="utf-8")))
@@ -93,7 +93,7 @@ def public_names(package: str) -> Iterator[str]:
 
 
 def exported(tree: ast.Module) -> list[str]:
-    """The value of `__all__` in a module, empty if it has none."""
+    """Returns the value of `__all__` in a module; empty if it has none."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return list(ast.literal_eval(node.value))
@@ -101,14 +101,14 @@ def exported(tree: ast.Module) -> list[str]:
 
 
 def derives(name: str, base: str, classes: Mapping[str, tuple[str, list[str]]]) -> bool:
-    """Tells whether a class of `classes` derives from `base`, which may be a class of another package."""
+    """Returns True if a class of `classes` derives from `base`, directly or not; `base` may be a class of another package."""
     if name == base:
         return True
     return name in classes and any(derives(parent, base, classes) for parent in classes[name][1])
 
 
 def command_help() -> Iterator[str]:
-    """The help of each command, as ``adjointlab COMMAND --help`` prints it."""
+    """Yields the help of each command, as ``adjointlab COMMAND --help`` prints it."""
     for name in vars(get_command(app))["commands"]:
         printed = CliRunner().invoke(app, [name, "--help"], prog_name="adjointlab", terminal_width=100)
         yield f"## adjointlab {name}\n\n```text\n{printed.output.strip()}\n```"

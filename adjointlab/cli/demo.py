@@ -58,7 +58,7 @@ def demo(
             "On two ranks the neighbour to the left is the one to the right, so a test on two ranks passes:\n"
         )
         out.line(f"    two ranks: <Fx, y> = <x, F*y> is {_dot_test_on_two_ranks(world)}\n")
-        out.line(f"Of {_CASES} drawn cases some have other numbers of ranks:\n")
+        out.line(f"Among {_CASES} drawn cases, some have other numbers of ranks:\n")
         failure = _result(world, wrong, _CHECKS[0], folder)
         _print(out, [failure])
         out.line("\n".join(_next_steps(failure)))

@@ -45,7 +45,7 @@ def exhaust(
     from adjointlab.session import kept
 
     if is_launched():
-        raise UsageError("exhaust uses simulated ranks in processes of its own; run it without a launcher")
+        raise UsageError("exhaust starts its own processes, with simulated ranks; run it without a launcher")
     plan, nameless = or_usage_error(lambda: _bounded(subjects or [], bounds or [], device))
     # Made absolute first, because the user's code may change the directory.
     folder = folder_of_failures(folder, option_of(context, "folder"))

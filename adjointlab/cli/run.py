@@ -113,6 +113,6 @@ def _launcher(given: str | None, ranks: int) -> Launcher:
     if not fits(chosen, library):
         raise UsageError(
             f"{chosen.path} belongs to {chosen.vendor}, but mpi4py of {sys.executable} uses {library}, so every "
-            f"rank would think that it is alone; name the launcher of {library} with --launcher"
+            f"rank would find itself alone; name the launcher of {library} with --launcher"
         )
     return chosen

@@ -200,7 +200,7 @@ def _problem_of(ranks: Sequence[_Readiness]) -> str:
     first = ranks[0].listed
     for rank, each in enumerate(ranks):
         if each.listed != first:
-            return f"{_difference(first, each.listed, rank)}; all ranks declare the same, in one order, and are given the same arguments"
+            return f"{_difference(first, each.listed, rank)}; all ranks must declare the same subjects in the same order, and get the same arguments"
     return ""
 
 
@@ -209,7 +209,7 @@ def _difference(first: Sequence[str], names: Sequence[str], rank: int) -> str:
     if lacking := [name for name in first if name not in names]:
         return f"rank {rank} has no {lacking[0]}, which rank 0 has"
     if more := [name for name in names if name not in first]:
-        return f"rank {rank} has {more[0]}, which rank 0 has not"
+        return f"rank {rank} has {more[0]}, which rank 0 lacks"
     return f"rank {rank} has {', '.join(names)} where rank 0 has {', '.join(first)}"
 
 

@@ -1,4 +1,4 @@
-"""Base class of objects that have a drawing: they print it, and notebooks show it."""
+"""Base class of objects with a drawing, which they can print and notebooks display."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["Drawable"]
 
 
 class Drawable:
-    """An object with a drawing. The renderers are imported when they are first used: operators are applied without them."""
+    """An object with a drawing. The renderers are imported on first use, because applying an operator does not need them."""
 
     def drawing(self) -> Drawing:
-        """Return the drawing as data; ``adjointlab.pictures.svg.as_svg`` makes an SVG file of it."""
+        """Return the drawing as data; ``adjointlab.pictures.svg.as_svg`` turns it into an SVG file."""
         raise NotImplementedError
 
     def draw(self, width: int = 100) -> None:
-        """Print the drawing as text, about `width` columns wide; in ASCII where standard output has nothing else."""
+        """Print the drawing as text, about `width` columns wide; in ASCII if the encoding of standard output lacks its characters."""
         from adjointlab.pictures.text import as_text, is_encodable
 
         unicode = is_encodable(getattr(sys.stdout, "encoding", None))

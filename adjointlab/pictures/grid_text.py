@@ -25,7 +25,7 @@ _MAP_ROWS = 8
 
 
 def grid_block(grid: Grid, width: int) -> Block:
-    """Return the lines of a grid, each of `width` columns at most where its scale can be made so small."""
+    """Return the lines of a grid, each at most `width` columns wide unless its scale cannot be made small enough."""
     lines: list[Line] = []
     if grid.title or grid.note:
         bold = (grid.title, Style.BOLD)
@@ -125,13 +125,13 @@ class _Rows:
 
 @dataclass
 class _Map:
-    """A cell for each pair of indices, which names the rank that holds it."""
+    """A cell for each pair of indices, with the number of the rank that holds it."""
 
     grid: Grid
     shown: Slice
     width: int
     seen: set[str] = field(default_factory=set)
-    is_told_apart: bool = True  # each cell names the one rank that holds it
+    is_unambiguous: bool = True  # each cell is held by a single rank, whose number it shows
 
     def lines(self) -> Iterator[Line]:
         pieces = [
@@ -151,7 +151,7 @@ class _Map:
                 label = labels.get(row, "").rjust(margin - 2) + "  "
                 yield ((label, Style.DIM), *self._cells(pieces, row_start, row, rows, columns, step))
                 row += 1
-        if not self.is_told_apart:
+        if not self.is_unambiguous:
             yield from self._windows(pieces)
 
     def _cells(
@@ -167,7 +167,7 @@ class _Map:
         cell = 0
         for column_start, size in zip(columns.breaks, columns.sizes, strict=False):
             text, style = self._sign(pieces, (row_start, column_start))
-            self.is_told_apart &= text not in "▒□"
+            self.is_unambiguous &= text not in "▒□"
             for _ in range(size):
                 if cell in marked:
                     shown = _marked(marked[cell])
@@ -191,7 +191,7 @@ class _Map:
         return sign, {"·": Style.DIM, "▒": Style.SHARED, "□": Style.SHARED}.get(sign, Style.HELD)
 
     def _windows(self, pieces: Sequence[Piece]) -> Iterator[Line]:
-        """The windows of the ranks that hold what is marked, or of the first ones, where a map cannot tell them apart."""
+        """Yield the windows of the ranks that hold marked cells, else of the first ranks, for a map that does not show them."""
         marks = self.grid.marks
         for piece in [piece for piece in pieces if not marks or any(_holds(piece, mark) for mark in marks)][
             :4
@@ -209,7 +209,7 @@ def _marked(mark: Mark) -> Span:
 
 
 def _column_width(axis: Scale, width: int) -> int:
-    """Columns for each cell: enough for its index where there is room, else one."""
+    """Return the width of a cell: enough for its index if there is room, else 2 or 1."""
     if not axis.cells:
         return 1
     wide = max(len(str(index)) for _, index in axis.ticks) + 1
@@ -223,7 +223,7 @@ def _column_width(axis: Scale, width: int) -> int:
 
 
 def _ticks(axis: Scale, step: int) -> str:
-    """The indices above their cells, as many as there is room for."""
+    """Return the line of indices above their cells, as many as there is room for."""
     text = ""
     for cell, index in axis.ticks:
         label = str(index)

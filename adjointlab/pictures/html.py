@@ -1,4 +1,4 @@
-"""Drawings as HTML: a fragment for a notebook (:func:`as_html`), or for a page that has the style already."""
+"""Drawings as HTML: a fragment for a notebook (:func:`as_html`), or for a page that already has the style."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STYLE: Final = (
 
 
 def as_html(drawing: Drawing, text: str) -> str:
-    """Return the drawing with its style, and `text` as it is above it; it has the colours of the reader's theme."""
+    """Return the drawing with its style, in the colours of the reader's theme, below the preformatted `text`."""
     above = f"<pre>{escape(text)}</pre>" if text else ""
     style = f"<style>{variables('.al-drawing')}{PICTURE_STYLE}{_STYLE}</style>"
     return f'<div class="al-drawing">{style}{above}{fragment(drawing)}</div>'

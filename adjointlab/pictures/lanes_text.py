@@ -1,4 +1,4 @@
-"""Sequence diagrams as characters: a lane for each rank, time runs downwards.
+"""Sequence diagrams as characters: a lane for each rank, with time running downwards.
 
 ::
 

@@ -18,21 +18,21 @@ _MOST_PIECES = 64
 
 
 def layout_drawing(layout: Layout) -> Drawing:
-    """The drawing of a layout."""
+    """Return the drawing of a layout."""
     return Drawing(
         "", (grid_of_layout(layout, "", f"{layout.without_workers} over partition {layout.partition}"),)
     )
 
 
 def space_drawing(space: Space) -> Drawing:
-    """The drawing of a space, tensor by tensor."""
+    """Return the drawing of a space, tensor by tensor."""
     return Drawing("", tuple(map(grid_of_tensor, space.tensors)))
 
 
 def grid_of_tensor(
     tensor: Tensor, title: str | None = None, marks: Sequence[Mark] = (), most_pieces: int = _MOST_PIECES
 ) -> Grid:
-    """The picture of a tensor; `title` is its name by default."""
+    """Return the grid of a tensor; `title` is its name by default."""
     note = f"{tensor.without_workers} over partition {tensor.layout.partition}"
     return grid_of_layout(tensor.layout, tensor.name if title is None else title, note, marks, most_pieces)
 
@@ -40,7 +40,7 @@ def grid_of_tensor(
 def grid_of_layout(
     layout: Layout, title: str, note: str, marks: Sequence[Mark] = (), most_pieces: int = _MOST_PIECES
 ) -> Grid:
-    """The picture of a layout with `most_pieces` at most: those of marked ranks, then the first of the partition's grid."""
+    """Return the grid of a layout with at most `most_pieces` pieces: those of marked ranks, then the first of the partition's grid."""
     ranks = layout.partition.ranks
     shown = shown_ranks(ranks, marks, most_pieces)
     pieces = tuple(Piece(rank, layout.window(rank) or ()) for rank in ranks if rank in shown)
@@ -54,17 +54,17 @@ def grid_of_layout(
 
 
 def shown_ranks(ranks: Sequence[int], marks: Sequence[Mark], most: int) -> set[int]:
-    """`most` of the ranks: those of marks, then the first."""
+    """Choose `most` of the ranks: those with marks, then the first ones."""
     marked = {mark.rank for mark in marks}
     others = [rank for rank in ranks if rank not in marked]
     return marked | set(others[: max(0, most - len(marked))])
 
 
 def _slices(layout: Layout, marks: Sequence[Mark]) -> tuple[tuple[Slice, ...], int]:
-    """The slices that are drawn of a tensor, and the number of those that are not.
+    """Return the slices of a tensor that are drawn, and the number of those that are not.
 
-    The two dimensions are drawn that are cut into most windows, of these the last. The others are fixed at marked cells, or at
-    the first index of each distinct window.
+    A slice shows two dimensions: those that are cut, before those that are longer than 1, and of these the last. The other dimensions
+    are fixed at the marked cells, or at the first index of each distinct window.
     """
     order = layout.order
     if order <= 2:

@@ -35,7 +35,7 @@ ASCII: Final = str.maketrans(
         "▲": "^", "└": "+", "┘": "+", "├": "|", "┤": "|", "×": "x", "→": ">", "…": ".", "−": "-",
     }
 )  # fmt: skip
-"""Our own signs, each as one ASCII character, so that columns stay where they are."""
+"""Our own symbols, each as one ASCII character, so that columns stay aligned."""
 
 
 def line(text: str = "", style: Style = Style.PLAIN) -> Line:
@@ -49,12 +49,12 @@ def plain(spans: Line) -> str:
 
 
 def in_ascii(block: Block) -> Block:
-    """Return the block with our own signs in ASCII; other characters stay as they are."""
+    """Return the block with our own symbols in ASCII; other characters are unchanged."""
     return tuple(tuple((text.translate(ASCII), style) for text, style in spans) for spans in block)
 
 
 def width_of(block: Iterable[Line]) -> int:
-    """Return the columns that a block takes on a terminal."""
+    """Return the width of a block on a terminal, in columns."""
     return max((cell_len(plain(spans)) for spans in block), default=0)
 
 

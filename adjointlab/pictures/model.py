@@ -1,8 +1,8 @@
-"""Drawings as pure data: what is drawn, not where on the page.
+"""Drawings as pure data, independent of their position on a page.
 
 A :class:`Drawing` is a list of parts, from top to bottom. The builders make one from an object of the lab, and the renderers
 (:mod:`~adjointlab.pictures.text`, :mod:`~adjointlab.pictures.svg`, :mod:`~adjointlab.pictures.html`) turn it into
-characters or shapes. All texts are plain: a renderer escapes them.
+characters or shapes. All texts are plain text, which a renderer escapes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Slice:
-    """The part of a tensor that is drawn: at most two dimensions; each of the others is fixed at an index."""
+    """The part of a tensor that is drawn: at most two dimensions, with each of the others fixed at an index."""
 
     dims: tuple[int, ...]
     fixed: tuple[tuple[int, int], ...] = ()
@@ -87,7 +87,7 @@ class Weight:
 
 @dataclass(frozen=True)
 class Movement:
-    """Two grids, or one, and arrows between a marked cell of the first and a marked cell of the second."""
+    """One or two grids, with arrows between a marked cell of the first and a marked cell of the second."""
 
     grids: tuple[Grid, ...]
     source: str
@@ -116,7 +116,7 @@ class Matrices:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A rank that waits, or one that has come to its end: then it waits for nobody."""
+    """A rank that waits, or one that has ended (`is_blocked` is false) and waits for no other."""
 
     rank: int
     call: str

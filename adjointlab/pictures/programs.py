@@ -1,4 +1,4 @@
-"""Drawings of programs and operators: sequence diagrams of what moves between ranks."""
+"""Drawings of programs and operators: sequence diagrams of the data movement between ranks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _MOST_RANKS = 8
 
 
 def program_drawing(program: Program) -> Drawing:
-    """The drawing of a program: a lane for each rank, its steps from top to bottom."""
+    """Return the drawing of a program: a lane for each rank, with its steps from top to bottom."""
     return Drawing("", (_lanes(program, ""),))
 
 
 def operator_drawing(operator: LinearOperator) -> Drawing:
-    """The drawing of an operator: its spaces, and its programs if it has a specification.
+    """Return the drawing of an operator: its spaces, and its programs if it has a specification.
 
-    Asks the operator for its specification, which is a matter of one rank.
+    Calls the operator's `specification`, which does not communicate.
     """
     parts: list[Part] = [_spaces(operator)]
     given = operator.specification()

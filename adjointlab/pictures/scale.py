@@ -1,4 +1,4 @@
-"""Scales: the cells of a picture that stand for the indices of a long dimension.
+"""Scales: the mapping from the indices of a long dimension to the cells of a picture.
 
 A dimension that fits has a cell for each index. A longer one is compressed between the *breaks*, the indices at which a window
 starts or stops or a cell is marked: each stretch between two breaks keeps at least one cell, so that nothing disappears.
@@ -47,14 +47,14 @@ class Scale:
 
     @property
     def ticks(self) -> tuple[tuple[int, int], ...]:
-        """The cells that begin at a known index, each with the index."""
+        """Pairs of a cell and the index at which it begins, for cells where that is known."""
         if self.is_exact:
             return tuple(enumerate(range(self.breaks[0], self.breaks[-1])))
         return tuple((self.cell(index), index) for index in self.breaks[:-1])
 
 
 def scale(start: int, stop: int, breaks: Iterable[int], limit: int) -> Scale:
-    """Return a scale of the indices [start, stop) with about `limit` cells at most, and one at least for each stretch."""
+    """Return a scale of the indices [start, stop) with about `limit` cells at most, and at least one for each stretch."""
     ends = sorted({start, stop, *(index for index in breaks if start < index < stop)})
     lengths = [right - left for left, right in pairwise(ends)]
     total = stop - start

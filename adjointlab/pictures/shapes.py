@@ -1,4 +1,4 @@
-"""Elements of SVG, with every text escaped, and figures: elements with the size that they take."""
+"""SVG elements, with all text escaped, and figures: elements with their size."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Final
 __all__ = ["CHARACTER", "LINE", "Figure", "Point", "arrow", "beside", "circle", "cross", "diamond", "label", "rectangle", "segment", "stacked", "text_width"]  # fmt: skip
 
 CHARACTER: Final = 7.3
-"""Width of a character of the labels, in px: 12 px high, of equal width."""
+"""Width of a character of the labels in px, in a monospaced font of 12 px."""
 
 LINE: Final = 20.0
-"""Distance of two lines of text, in px."""
+"""Distance between two lines of text, in px."""
 
 _NOT_IN_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -24,14 +24,14 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Figure:
-    """Elements of SVG in a box of `width` and `height` px, whose upper left corner is the origin."""
+    """SVG elements in a box of `width` by `height` px, whose upper left corner is the origin."""
 
     width: float
     height: float
     elements: str
 
     def at(self, x: float, y: float) -> str:
-        """Return the elements, moved."""
+        """Return the elements, translated to (x, y)."""
         return f'<g transform="translate({_px(x)} {_px(y)})">{self.elements}</g>'
 
 
@@ -58,17 +58,17 @@ def beside(figures: Iterable[Figure], gap: float = 30.0) -> Figure:
 
 
 def text_width(text: str) -> float:
-    """Return the width of a label in px, about."""
+    """Return the approximate width of a label, in px."""
     return CHARACTER * len(text)
 
 
 def _xml(text: str) -> str:
-    """Escape `text`; characters that XML does not have become a question mark."""
+    """Escape `text`; characters that XML does not allow become the replacement character."""
     return escape(_NOT_IN_XML.sub("\ufffd", text))
 
 
 def label(x: float, y: float, text: str, style: str = "ink", anchor: str = "start", rotate: int = 0) -> str:
-    """Return a label whose base line begins (or, by `anchor`, is centred or ends) at (x, y)."""
+    """Return a label whose baseline begins (or, depending on `anchor`, is centred or ends) at (x, y)."""
     turned = f' transform="rotate({rotate} {_px(x)} {_px(y)})"' if rotate else ""
     placed = "" if anchor == "start" else f' text-anchor="{anchor}"'
     return f'<text x="{_px(x)}" y="{_px(y)}" class="al-{style}"{placed}{turned}>{_xml(text)}</text>'
@@ -88,7 +88,7 @@ def circle(centre: Point, radius: float, style: str) -> str:
 
 
 def diamond(centre: Point, radius: float, style: str) -> str:
-    """Return a square on its corner."""
+    """Return a square that stands on a corner."""
     x, y = centre
     return _polygon([(x, y - radius), (x + radius, y), (x, y + radius), (x - radius, y)], style)
 
@@ -113,7 +113,7 @@ def arrow(start: Point, stop: Point, style: str, bend: float = 0.0) -> str:
     across = ((v - y) / length, (x - u) / length)
     middle = ((x + u) / 2 + 2 * bend * across[0], (y + v) / 2 + 2 * bend * across[1])
     angle = math.atan2(v - middle[1], u - middle[0])
-    # Heads are drawn here: a marker that one hidden picture of a page defines is missing in all others.
+    # Arrow heads are drawn explicitly: if the picture of a page that defines an SVG marker is hidden, all others lose theirs.
     corners = [(u - 9 * math.cos(angle + turn), v - 9 * math.sin(angle + turn)) for turn in (0.4, -0.4)]
     curve = f"M{_px(x)} {_px(y)}Q{_px(middle[0])} {_px(middle[1])} {_px(u)} {_px(v)}"
     return f'<path d="{curve}" class="{_classes(style)}"/>' + _polygon(

@@ -1,4 +1,4 @@
-"""Drawings as SVG: alone (:func:`as_svg`), and as the figures that a page is made of."""
+"""Drawings as SVG: as a file (:func:`as_svg`), or as elements of a page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MARGIN: Final = 10.0
 
 
 def as_svg(drawing: Drawing) -> str:
-    """Return the drawing as an SVG file, in the light or the dark theme of whoever looks at it."""
+    """Return the drawing as an SVG file, which follows the viewer's light or dark theme."""
     figures = [figure_of(part) for part in drawing.parts]
     if drawing.title:
         figures.insert(0, Figure(text_width(drawing.title), LINE, label(0, 14, drawing.title, "title")))
@@ -38,9 +38,9 @@ def as_svg(drawing: Drawing) -> str:
 
 
 def inline_svg(part: Part) -> str:
-    """Return one part of a drawing as an SVG element for a page that has the style."""
+    """Return one part of a drawing as an SVG element for a page that already has the style."""
     figure = figure_of(part)
-    # On a narrow screen it shrinks as long as it can be read; from there on the page scrolls sideways.
+    # On a narrow screen the picture shrinks while it stays readable; beyond that the page scrolls sideways.
     return _document(figure, "", f'style="max-width:100%;height:auto;min-width:{0.7 * figure.width:.0f}px" ')
 
 
@@ -73,7 +73,7 @@ def figure_of(part: Part) -> Figure:
 
 
 def _movement(movement: Movement) -> Figure:
-    """Two grids side by side, and the arrows between the first marked cell of each."""
+    """Draw two grids side by side, with arrows between the first marked cells of each."""
     drawn = [drawn_grid(grid, cells=24, width=300) for grid in movement.grids]
     captions = [_caption(weight) for weight in movement.weights]
     widest = max((text_width(text) for caption in captions for text in caption), default=0.0)

@@ -39,7 +39,7 @@ class DrawnGrid:
 
 
 def drawn_grid(grid: Grid, cells: int = _CELLS, width: float = _WIDTH) -> DrawnGrid:
-    """Draw a grid with so many cells at most along each dimension, about `width` px wide."""
+    """Draw a grid with at most `cells` cells along each dimension, about `width` px wide."""
     drawn = DrawnGrid(Figure(0, 0, ""))
     elements, size, y = [], 0.0, 0.0
     for text, style in ((grid.title, "title"), (grid.note, "dim")):
@@ -74,7 +74,7 @@ def _mark(mark: Mark, centre: Point) -> str:
 
 
 def _ticks(axis: Scale, unit: float, margin: float, y: float) -> Iterator[str]:
-    """The indices above the middle of their cells, as many as there is room for."""
+    """Yield the indices above the middle of their cells, as many as there is room for."""
     free = -1.0
     for cell, index in axis.ticks:
         half = text_width(str(index)) / 2
@@ -113,7 +113,7 @@ class _Rows:
                     elements.append(_mark(mark, centre))
                     places.append((mark.role, centre))
         height = 18 + len(grid.pieces) * row_height
-        # The last index may stand out beyond its cell.
+        # The last index may be wider than its cell.
         last = max(
             (text_width(str(index)) / 2 + (cell + 0.5) * unit for cell, index in axis.ticks), default=0
         )
@@ -216,13 +216,13 @@ class _Plane:
         labels = []
         for number, (windows, ranks) in enumerate(by_windows.items()):
             x, y, width, height = self._box(windows, rows, columns, unit, margin)
-            # Of windows that overlap each is a little smaller than the one before, so that their edges stay apart.
+            # Overlapping windows get different insets, so that their edges do not coincide.
             overlaps = sum(_overlap(windows, other) for other in by_windows) > 1
             inset = min(1.0 + number % 4 * 1.5 if overlaps else 1.0, width / 4, height / 4)
             box = (x + inset, y + inset, width - 2 * inset, height - 2 * inset)
             yield rectangle(*box, f"r{ranks[0] % _HUES} held edge", 3)
             names = ", ".join(map(str, ranks[:4])) + (", …" if len(ranks) > 4 else "")
-            # Away from the middle of the plane, where windows overlap.
+            # Labels of overlapping windows are moved away from the middle of the plane, where the windows overlap.
             away = 0.6 if overlaps else 0.0
             across = x + width / 2 + away * (x + width / 2 - margin - columns.cells * unit / 2)
             down = y + height / 2 + away * (y + height / 2 - 18 - rows.cells * unit / 2)

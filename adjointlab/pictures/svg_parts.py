@@ -1,4 +1,4 @@
-"""Matrices, ranks that wait, and sequence diagrams as shapes."""
+"""Matrices, waiting ranks, and sequence diagrams as SVG."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = ["lanes_figure", "matrices_figure", "waits_figure"]
 
 
 def matrices_figure(part: Matrices) -> Figure:
-    """Matrices side by side, with the labels of the rows before the first."""
+    """Draw matrices side by side, with the row labels before the first."""
     cell = max(
         24.0,
         max((text_width(entry) for m in part.matrices for row in m.entries for entry in row), default=0) + 8,
     )
     margin = max((text_width(row) for row in part.rows), default=0.0) + 8
-    # The labels of the columns stand at 60 degrees.
+    # The column labels are rotated by 60 degrees.
     top = (
         max((text_width(column) for column in part.columns), default=0.0) * math.sin(math.pi / 3) + LINE + 12
     )
@@ -60,7 +60,7 @@ def _matrix(matrix: Matrix, columns: tuple[str, ...], x: float, top: float, cell
 
 
 def waits_figure(waits: Waits) -> Figure:
-    """Ranks on a circle with arrows to those that they wait for; the calls and their lines of code below."""
+    """Draw ranks on a circle, with arrows to those that they wait for, and their calls with the lines of code below."""
     count = len(waits.waiting)
     radius = max(46.0, 15.0 * count)
     centre = (radius + 24, radius + 24)
@@ -90,7 +90,7 @@ def waits_figure(waits: Waits) -> Figure:
 
 
 def _edge(start: Point, stop: Point, style: str) -> str:
-    """An arrow between the rims of two nodes."""
+    """Draw an arrow between the rims of two nodes."""
     length = math.dist(start, stop) or 1.0
     across = ((stop[0] - start[0]) / length, (stop[1] - start[1]) / length)
     tail = (start[0] + 18 * across[0], start[1] + 18 * across[1])
@@ -108,13 +108,13 @@ def _calls(waits: Waits) -> Iterator[tuple[str, str]]:
 
 
 def _said_before(each: Waiting, waits: Waits) -> bool:
-    """Return True if an earlier rank waits in the same line of code."""
+    """Return True if an earlier rank waits at the same line of code."""
     first = next(other for other in waits.waiting if other.where == each.where)
     return first is not each
 
 
 def lanes_figure(lanes: Lanes) -> Figure:
-    """A lane for each rank from top to bottom, and a row for each event."""
+    """Draw a vertical lane for each rank, and a row for each event."""
     step = max(52.0, max((text_width(f"rank {rank}") for rank in lanes.ranks), default=0.0) + 14)
     places = {rank: step * (number + 0.5) for number, rank in enumerate(lanes.ranks)}
     top = 2 * LINE if lanes.title else LINE

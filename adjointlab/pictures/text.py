@@ -33,13 +33,13 @@ def as_text(drawing: Drawing, *, unicode: bool = True, width: int = 100) -> str:
 
 
 def as_rich(drawing: Drawing, *, unicode: bool = True, width: int = 100) -> Text:
-    """Return the drawing as text of rich, in colours. None of it is markup."""
+    """Return the drawing as a rich text, in colours. Nothing in it is interpreted as markup."""
     block = block_of(drawing, unicode=unicode, width=width)
     return Text("\n").join(Text.assemble(*spans) for spans in block)
 
 
 def is_encodable(encoding: str | None) -> bool:
-    """Return True if a stream of that encoding has the signs of pictures."""
+    """Return True if an encoding has the symbols of pictures."""
     try:
         "".join(map(chr, ASCII)).encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -57,7 +57,7 @@ def block_of(drawing: Drawing, *, unicode: bool = True, width: int = 100) -> Blo
 
 
 def _printable(text: str) -> str:
-    """Replace what a terminal would take for a command: names and lines of code are of users."""
+    """Replace characters that are not printable, because names and lines of code come from user code."""
     return text if text.isprintable() else "".join(each if each.isprintable() else "\ufffd" for each in text)
 
 

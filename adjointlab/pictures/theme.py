@@ -23,12 +23,12 @@ DARK: Final[Mapping[str, str]] = {
 
 
 def declarations(theme: Mapping[str, str]) -> str:
-    """Return the colours as variables of CSS."""
+    """Return the colours as CSS variables."""
     return "".join(f"--al-{name}:{colour};" for name, colour in theme.items())
 
 
 def variables(selector: str) -> str:
-    """Return the style that gives what `selector` selects the colours of the reader's theme."""
+    """Return the style that sets the colours of the reader's theme for the elements that `selector` matches."""
     return (
         f"{selector}{{{declarations(LIGHT)}background:var(--al-paper)}}"
         f"@media (prefers-color-scheme:dark){{{selector}{{{declarations(DARK)}}}}}"
@@ -63,4 +63,4 @@ PICTURE_STYLE: Final = (
     ".al-node-ended{fill:var(--al-paper);stroke:var(--al-line);stroke-dasharray:3 3}"
     ".al-event{fill:var(--al-r0)}.al-event-wrong{fill:var(--al-wrong)}"
 )
-"""Style of the shapes; the colours are variables, which :func:`variables` or the page sets."""
+"""Style of the shapes. The colours are CSS variables, which :func:`variables` or the page sets."""

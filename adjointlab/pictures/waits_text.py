@@ -1,4 +1,4 @@
-"""Ranks that wait for each other, as characters: the cycle, and the lines of code in which they wait."""
+"""Ranks that wait for each other, as characters: the cycle, and the lines of code where they wait."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _lines(waits: Waits, width: int) -> Iterator[Line]:
 
 
 def _cycle(cycle: tuple[int, ...], width: int) -> Iterator[Line]:
-    """The ranks of a cycle from left to right, and an arrow back from the last to the first."""
+    """Draw the ranks of a cycle from left to right, with an arrow back from the last to the first."""
     names = [f"rank {rank}" for rank in cycle]
     text = " ──▶ ".join(names)
     if len(text) > width:
@@ -57,7 +57,7 @@ def _edges(each: Waiting, blocked: dict[int, Waiting]) -> Line:
 
 
 def _by_place(waits: Waits) -> list[tuple[list[int], Waiting]]:
-    """The ranks that wait in the same call at the same place, together: without its arguments where these differ."""
+    """Group the ranks that wait in the same call at the same line; its arguments are left out if they differ."""
     found: dict[tuple[str, str], list[Waiting]] = {}
     for each in waits.waiting:
         name = each.call.partition("(")[0] if each.where else each.call

@@ -1,4 +1,4 @@
-"""A subject as a class of tests, one for each check. Needs no pytest: the fixture `_adjointlab` is the plugin's."""
+"""A subject as a class of tests, one for each check. Does not import pytest: the plugin provides the fixture `_adjointlab`."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ __all__ = ["coherence_of", "coherence_tests", "is_left_out"]
 
 
 _MADE_HERE: Final = "_has_coherence_tests"
-"""Attribute of the classes that are made here."""
+"""Attribute that marks the classes that :func:`coherence_tests` makes."""
 
 
 def coherence_tests(subject: Subject, *, checks: Sequence[str] | None = None) -> type:
     """Return a class for pytest to collect, with one test for each check of `subject`: ``test_adjoint``, ``test_matrix``, ...
 
-    Assign it to a name that starts with ``Test``. Every test is collective: it replays what the corpus folder holds
-    of its subject and check, then draws fresh cases. `checks` selects some.
+    Assign it to a name that starts with ``Test``. Every test is collective: it replays the stored failures of its subject and
+    check, then draws fresh cases. `checks` selects some of the checks.
 
-    Raises :class:`SubjectError` if `subject` is not one, `ValueError` for a check that is unknown or does not apply to it.
+    Raises :class:`SubjectError` if `subject` is not a subject, and `ValueError` for a check that is unknown or does not apply to it.
     """
     if not isinstance(subject, Subject):
         raise SubjectError(
-            f"coherence_tests takes a subject, not {subject!r}; declare one with @adjointlab.subject.operator(...) or its other methods and hand over "
-            "what that returns"
+            f"coherence_tests takes a subject, not {subject!r}; declare one with @adjointlab.subject.operator(...) or its other methods, and pass "
+            "the result"
         )
     names = checks_of(subject) if checks is None else _legal(checks, subject)
     members: dict[str, object] = {
@@ -61,8 +61,8 @@ def _test(subject: Subject, check: str) -> Callable[..., None]:
         __tracebackhide__ = True
         _adjointlab(subject, check)
 
-    # pytest takes the place of a test from its code object. All these tests have the one above; the place that a reader
-    # wants to see, and that an editor should open, is the subject's.
+    # pytest takes the location of a test from its code object, which all these tests share. The location that a report should
+    # show, and that an editor should open, is that of the subject.
     draws = getattr(subject.draws, "__code__", test.__code__)
     test.__code__ = test.__code__.replace(co_filename=draws.co_filename, co_firstlineno=draws.co_firstlineno)
     test.__name__ = f"test_{check}"
@@ -73,7 +73,7 @@ def _test(subject: Subject, check: str) -> Callable[..., None]:
 
 
 def is_left_out(collector: pytest.Module | pytest.Class, name: str, made: object) -> bool:
-    """Return True for a class made here that pytest does not collect under this name, nor as the base of another that it collects."""
+    """Return True for a class of :func:`coherence_tests` that pytest collects neither under this name nor as a base of another class."""
     if not (isinstance(made, type) and _MADE_HERE in vars(made)):
         return False
     named = ((name, made), *vars(collector.obj).items())

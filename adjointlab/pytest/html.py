@@ -24,8 +24,8 @@ _KEY: Final = "adjointlab_html"
 class HtmlPage:
     """Collects the results of a session, and writes them to `path` at its end.
 
-    With pytest-xdist each worker hands its results to the controller, which writes them. A `path` of None writes nothing: a rank
-    other than the first. `tell` is called with a sentence where the page cannot be written.
+    With pytest-xdist each worker sends its results to the controller, which writes them. With `path` None, on ranks other than the
+    first, nothing is written. `tell` is called with a message if the page cannot be written.
     """
 
     def __init__(self, path: Path | None, tell: Callable[[str], None] | None = None) -> None:
@@ -40,14 +40,14 @@ class HtmlPage:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: XdistNode, error: object) -> None:
-        """Take the results of a worker that has ended; one that has crashed hands over none."""
+        """Get the results of a worker that has ended; a worker that has crashed sends none."""
         from adjointlab.report.html_report import Entry
 
         self._entries += (Entry(**fields) for fields in handed_over(node, _KEY) or ())
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write the page, or hand the results over."""
+        """Write the page, or send the results if this is a worker."""
         if hand_over(session.config, _KEY, lambda: [asdict(entry) for entry in self._entries]):
             return
         problem = "" if self._path is None else self._write(self._path)
@@ -58,7 +58,7 @@ class HtmlPage:
             session.exitstatus = session.exitstatus or ExitCode.UNJUDGED
 
     def _write(self, path: Path) -> str:
-        """Write the page; return a sentence where that fails."""
+        """Write the page; return a message if that fails."""
         from adjointlab.report.html_report import environment, html_of_entries
         from adjointlab.store.outputs import write_results
 

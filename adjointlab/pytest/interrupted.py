@@ -1,4 +1,4 @@
-"""The coherence test that an interrupt has ended, told in a line of its own."""
+"""A line in pytest's summary on the coherence test that an interrupt has ended."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ __all__ = ["InterruptedTest"]
 
 
 class InterruptedTest:
-    """Tells in the end of the test that was at work: pytest's heading would have the notes of the exception, line breaks and all."""
+    """Takes the notes from the interrupting exception, which pytest would print in its heading with line breaks, and prints them below."""
 
     def __init__(self) -> None:
-        self._running, self._told = "", ""
+        self._running, self._line = "", ""
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Note the test that runs."""
+        """Remember the running test."""
         self._running = nodeid
 
     @pytest.hookimpl(tryfirst=True)
@@ -24,10 +24,10 @@ class InterruptedTest:
 
         notes: list[str] = getattr(excinfo.value, "__notes__", [])
         if self._running and notes:
-            self._told = interrupted_at(self._running, excinfo.value)
+            self._line = interrupted_at(self._running, excinfo.value)
             notes.clear()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Tell of the test."""
-        if self._told:
-            terminalreporter.write_line(self._told)
+        """Print the line on the interrupted test."""
+        if self._line:
+            terminalreporter.write_line(self._line)

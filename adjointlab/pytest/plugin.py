@@ -1,7 +1,7 @@
 """The pytest plugin: coherence tests, in simulation and under mpiexec or torchrun.
 
-pytest loads it in every test run of everybody who has adjointlab installed, so it imports next to nothing until a
-coherence test runs, and what connects ranks only where a launcher has started this process (:mod:`adjointlab.pytest.ranks`).
+pytest loads it in every session of every environment with adjointlab installed. So it imports almost nothing until a
+coherence test runs, and connects ranks only if a launcher has started this process (:mod:`adjointlab.pytest.ranks`).
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ _EXIT = sys.exit
 
 
 class EndedTests:
-    """The tests that a session has run to their ends, by node: a plugin of that session, for one may run within another."""
+    """Plugin that records the node ids of the tests that have ended. One per session, because sessions may be nested."""
 
     def __init__(self) -> None:
         self.nodes: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note which tests have come to an end."""
+        """Record a test at the end of its teardown."""
         if report.when == "teardown":
             self.nodes.add(report.nodeid)
 
@@ -73,18 +73,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, None, None]:
-    """Under a launcher, let the ranks compare whether each has loaded its conftest files.
+    """Under a launcher, synchronise the ranks after they have loaded their conftest files.
 
-    They are the first code of the user's to run, and the first that can fail on one rank only.
+    These are the first user code to run, and the first that can fail on one rank only.
     """
-    # What they register for the end of the process is to find it guarded, if coherence tests follow.
+    # Installed before them, so that exit handlers that they register find the process guarded, if coherence tests follow.
     install_exit_guard(is_active=False)
     if not is_launched():
         return (yield)
     try:
         check_partners()
     except NoPartners as problem:
-        # On every process, and the launcher's first one says why.
+        # Raised on every process; the first one prints the reason.
         raise (pytest.UsageError(str(problem)) if launched_rank() == 0 else pytest.UsageError()) from None
     from adjointlab.pytest.ranks import CollectiveSession
 
@@ -123,15 +123,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if session is not None:
         profile = session.agree(profile, problem)
         if session.rank != 0:
-            # Rank 0 alone writes the JUnit file. pytest's junitxml plugin reads this option in its own
+            # Only rank 0 writes the JUnit file. pytest's junitxml plugin reads this option in its own
             # pytest_configure, which runs after this one (tryfirst).
             config.option.xmlpath = None
     elif problem:
         raise pytest.UsageError(problem)
     config.stash[_profile_key] = profile
     _register_reports(config, profile)
-    # While a test runs, pytest captures file descriptor 2. The watchdog may end the process then, and its report
-    # would be lost with the capture; so it is given a copy of the descriptor from before.
+    # While a test runs, pytest captures file descriptor 2. If the watchdog ends the process then, its report would be
+    # lost with the capture. So it writes to a copy of the descriptor, made before the capture.
     stderr = config.stash[_stderr_key] = os.dup(2)
     config.add_cleanup(lambda: os.close(stderr))
     if job_log is not None:
@@ -141,16 +141,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _own_profile(config: pytest.Config, session: CollectiveSession | None, job_log: JobLog | None) -> Profile:
-    """The options as this process has them."""
+    """Return the options of this process."""
     try:
         profile = read_profile(config, None if job_log is None else job_log.session_seed)
         if session is not None and is_distributed(config):
             raise pytest.UsageError(
-                "pytest-xdist (-n) hands tests to workers of its own, so under a launcher the ranks would not run the same "
+                "pytest-xdist (-n) distributes tests over its own workers, so under a launcher the ranks would not run the same "
                 "tests at the same time; leave out either -n or the launcher"
             )
     except pytest.UsageError as error:
-        # Every rank has the same options and so the same error; rank 0 alone prints it.
+        # Every rank has the same options and so the same error; only rank 0 prints it.
         if launched_rank() == 0:
             raise
         raise pytest.UsageError() from error
@@ -158,7 +158,7 @@ def _own_profile(config: pytest.Config, session: CollectiveSession | None, job_l
 
 
 def _register_reports(config: pytest.Config, profile: Profile) -> None:
-    """Register what a job of GitHub's shows, and the page that is asked for."""
+    """Register the report to GitHub Actions, in a job there, and the HTML page, if it is requested."""
     is_leader, job = launched_rank() == 0, None
     if is_github(os.environ):
         job = config.stash[_github_key] = GithubJob(config, _where(config), is_leader=is_leader)
@@ -170,8 +170,8 @@ def _register_reports(config: pytest.Config, profile: Profile) -> None:
 
 
 def _without_device(config: pytest.Config, profile: Profile) -> str:
-    """Return the reason why this process cannot use the device that is asked for; empty if it can, or if none is."""
-    # The controller of xdist's workers has looked.
+    """Return the reason why this process cannot use the requested device; empty if it can, or if none is requested."""
+    # The controller of pytest-xdist has checked it for its workers.
     if profile.device != "cuda" or is_worker(config):
         return ""
     from adjointlab.devices.probes import NoDevice, require_device
@@ -184,9 +184,9 @@ def _without_device(config: pytest.Config, profile: Profile) -> str:
 
 
 def _read_known_failures(config: pytest.Config, profile: Profile) -> str:
-    """Read the list of known failures; return the reason why that fails, and "" where it does not or there is none.
+    """Read the list of known failures, if there is one; return the reason if that fails, else "".
 
-    Before any test is collected, which the controller of pytest-xdist's workers leaves to them.
+    Called before tests are collected, because the controller of pytest-xdist collects none.
     """
     if profile.xfails is None:
         return ""
@@ -201,15 +201,15 @@ def _read_known_failures(config: pytest.Config, profile: Profile) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: XdistNode) -> None:
-    """Give a new worker of pytest-xdist the session's seed, so that all workers draw from one."""
+    """Send a new worker of pytest-xdist the session's seed, so that all workers have the same one."""
     node.workerinput["adjointlab_seed"] = node.config.stash[_profile_key].seed
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Name the world, the number of cases, and the seed that repeats the session."""
+    """Return the header line: the world, the number of cases, and the seed that repeats the session."""
     profile = config.stash[_profile_key]
     under = f" under {profile.schedules} schedules" if profile.schedules > 1 else ""
-    # Equal seeds draw equal cases where they draw from the same memories.
+    # The device is part of it, because equal seeds draw equal cases only from equal sets of memories.
     device = f" --adjointlab-device={profile.device}" if profile.device else ""
     return (
         f"adjointlab: {_where(config)}, {profile.cases} cases for each test{under}, "
@@ -218,7 +218,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def _where(config: pytest.Config) -> str:
-    """The world of the session, in words."""
+    """Describe the world of the session."""
     profile, session = config.stash[_profile_key], config.stash.get(_session_key, None)
     if session is None or profile.world is WorldName.SIMULATED:
         return "simulated"
@@ -227,7 +227,7 @@ def _where(config: pytest.Config) -> str:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
-    """Tell GitHub of a usage error, after which pytest ends without a summary."""
+    """Report a usage error to GitHub, because pytest then ends without a summary."""
     try:
         return (yield)
     except pytest.UsageError as error:
@@ -237,7 +237,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Have the short summary, which is not cut in CI, say the headline of a failure, whose whole text stands above it."""
+    """Shorten the message of a coherence test in the short summary, which is not truncated in CI, to the headline of the failure."""
     report = yield
     place = getattr(report.longrepr, "reprcrash", None)
     if place is not None and "_adjointlab" in getattr(item, "fixturenames", ()):
@@ -246,9 +246,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
-    """Before a file that names the lab is imported, guard what would end the session with 0 and no test."""
+    """Before a file that mentions the lab is imported, guard against calls that would end the session with exit code 0 and no test."""
     if isinstance(collector, pytest.Module):
-        with suppress(OSError):  # which pytest reports
+        with suppress(OSError):  # pytest reports it
             if b"adjointlab" in collector.path.read_bytes():
                 _guard_ends(collector.config)
 
@@ -257,7 +257,7 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Refuse a file in which a subject has taken the name of another: its tests would be green, and the other not tested."""
+    """Reject a file in which a subject has taken the variable of another one, which would then not be tested."""
     if not isinstance(collector, pytest.Module):
         return (yield)
     with declarations() as declared:
@@ -273,7 +273,7 @@ def pytest_make_collect_report(
 
 
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> None:
-    """Warn of tests of the lab's that pytest leaves out for their name: the session would be green without them."""
+    """Warn about coherence tests that pytest does not collect because of their name."""
     coherence_tests = sys.modules.get("adjointlab.pytest.coherence_tests")
     if coherence_tests is None or not coherence_tests.is_left_out(collector, name, obj):
         return
@@ -314,13 +314,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: XdistNode) -> None:
-    """Take from a worker of pytest-xdist which known failures none of the tests matches: all workers collect the same ones."""
+    """Get the known failures that match none of the tests from a worker of pytest-xdist: all workers collect the same tests."""
     if (unused := handed_over(node, _UNUSED)) is not None:
         node.config.stash[_unused_key] = unused
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """Name the known failures that none of the tests here matches."""
+    """Return a line for each known failure that matches none of the collected tests."""
     return [
         f"{position}: lists a failure of something that is not among the tests here"
         for position in config.stash.get(_unused_key, [])
@@ -329,7 +329,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Let no session end with 0 that left out coherence tests, as ``pytest.exit(returncode=0)`` in a fixture makes it."""
+    """Change exit code 0 if coherence tests have not run, for example because a fixture has called ``pytest.exit(returncode=0)``."""
     option, ended = session.config.option, session.config.stash[_ended_key].nodes
     if exitstatus == 0 and session.items and not (option.collectonly or option.setuponly or option.setupplan):
         from adjointlab.pytest.coherence_tests import coherence_of
@@ -341,14 +341,14 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
             session.exitstatus = ExitCode.UNJUDGED
     hand_over(session.config, _UNUSED, lambda: session.config.stash.get(_unused_key, []))
     earn(session.exitstatus)
-    sys.exit = _EXIT  # pytest ends by it
+    sys.exit = _EXIT  # user code may have replaced it, and pytest ends with it
     if ended:
-        # A copy, for the one that tests have is closed before the interpreter ends.
+        # A copy, because the descriptor in the stash is closed before the interpreter ends.
         end_despite_leftovers(session.exitstatus, os.dup(session.config.stash[_stderr_key]))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what is known only once all tests have ended: known failures that workers have found to match no test, and what was silent."""
+    """Print what is known only after all tests: known failures that match no test of the workers, and subjects that never communicated."""
     config = terminalreporter.config
     for line in pytest_report_collectionfinish(config) if is_distributed(config) else ():
         terminalreporter.write_line(line)
@@ -356,7 +356,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _name_silent(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the subjects of coherent tests whose ranks never communicated."""
+    """Print the subjects whose coherence tests passed although their ranks never communicated."""
     counts = [
         value
         for report in terminalreporter.getreports("passed")
@@ -378,7 +378,7 @@ def _name_silent(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def adjointlab_world(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> Iterator[World]:
-    """The world that coherence tests run in. Under a launcher the first use is collective."""
+    """The world in which coherence tests run. Under a launcher, the first use is collective."""
     from adjointlab.pytest.coherence_tests import coherence_of
     from adjointlab.replaying import say_not_replayed
     from adjointlab.worlds.launch import open_world
@@ -390,19 +390,19 @@ def adjointlab_world(pytestconfig: pytest.Config, request: pytest.FixtureRequest
     if getattr(pytestconfig, "workerinput", {}).get("workerid", "gw0") == "gw0":  # of pytest-xdist
         tested = filter(None, map(coherence_of, request.session.items))
         say_not_replayed(world, profile.folder, [subject for subject, _ in tested])
-    # By itself SIGTERM would end the session without a summary or a JUnit file.
+    # The default action of SIGTERM would end the session without a summary or a JUnit file.
     handlers = install_handlers(raise_interrupt)
     yield world
     restore(handlers)
     if not world.can_revoke:
-        # Closing a world of processes is collective, and a session may end on one rank before the others (-x, Ctrl-C).
-        # Such a world ends with its processes.
+        # A world of processes is not closed but ends with its processes, because closing is collective, and a session may end on
+        # one rank before the others (-x, Ctrl-C).
         world.close()
 
 
 @pytest.fixture
 def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None]:
-    """A function that runs one coherence test."""
+    """Fixture: a function that runs one coherence test."""
     session = request.config.stash.get(_session_key, None)
     if session is not None:
         session.align_before(request.node)
@@ -416,8 +416,8 @@ def _adjointlab(request: pytest.FixtureRequest) -> Callable[[Subject, str], None
 def _job_log(config: pytest.Config) -> JobLog | None:
     """Return the log of earlier jobs, if a supervisor started this session.
 
-    `None` also with pytest-xdist: its controller runs no tests, and its workers' deaths are its own affair. The controller
-    claims the job nevertheless, so that none of the workers does.
+    Returns `None` with pytest-xdist too, whose controller runs no tests and handles crashes of its workers itself. The controller
+    nevertheless claims the job, so that no worker does.
     """
     if SUPERVISED not in os.environ or is_worker(config):
         return None

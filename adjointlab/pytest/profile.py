@@ -1,4 +1,4 @@
-"""The plugin's options, on the command line or in the configuration file, and the profile that they make."""
+"""The plugin's options, from the command line or the configuration file, as a profile."""
 
 from __future__ import annotations
 
@@ -64,20 +64,20 @@ class Profile:
     ranks: int
     device: str | None
     schedules: int
-    world: WorldName | None  # None: that of the launcher, and simulated without one
+    world: WorldName | None  # None: the launcher's world; simulated without a launcher
     folder: Path
     strict: bool
     watchdog: float | None
     xfails: Path | None
     html: Path | None
     patience: float
-    # Names of the settings in a message
+    # Names of these settings in messages
     folder_from: str
     xfails_from: str
     html_from: str
 
     def seed_of(self, subject: str, check: str) -> int:
-        """Derive the seed of one coherence test: tests draw independently, and one number repeats the session."""
+        """Derive the seed of one coherence test, so that tests draw independently, and one number repeats the session."""
         return zlib.crc32(f"{self.seed}:{subject}:{check}".encode())
 
 
@@ -88,20 +88,20 @@ def add_options(parser: pytest.Parser) -> None:
         shape: dict[str, Any] = {"metavar": option.metavar or option.name.upper()}
         if option.choices:
             shape = {"choices": option.choices}
-        # No default here: what the command line leaves out comes from the configuration file.
+        # No default here, so that options that are not on the command line come from the configuration file.
         group.addoption(f"--adjointlab-{option.name}", default=None, help=option.full_help, **shape)
         parser.addini(_attribute(option), option.full_help, default="")
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """Options by what sets them: the command line, else pytest's configuration file, else the table of pyproject.toml."""
+    """The values of options: from the command line, else pytest's configuration file, else the table of pyproject.toml."""
 
     config: pytest.Config
     table: Mapping[str, object]
 
     def value(self, option: Option[T]) -> T:
-        """Its value, or its default. Raises `pytest.UsageError` for one that is not legal."""
+        """Return the value of an option, or its default. Raises `pytest.UsageError` for an illegal value."""
         text = self._text(option)
         if not text and option.name in self.table:
             return cast(T, self.table[option.name])
@@ -113,14 +113,14 @@ class _Settings:
             raise pytest.UsageError(f"--adjointlab-{problem}") from None
 
     def path(self, option: Option[T]) -> Path | None:
-        """A path that is taken from the current folder where the command line gives it, as pytest does; None where none is given."""
+        """Return the path of an option, None without one. From the command line it is relative to the current folder, as pytest does."""
         if (named := self.value(option)) is None:
             return None
         is_of_command = bool(self.config.getoption(_attribute(option)))
         return (self.config.invocation_params.dir if is_of_command else self.config.rootpath) / str(named)
 
     def name_of(self, option: Option[T]) -> str:
-        """Its name in a message: the key of pyproject.toml where that has set it, else the option."""
+        """Return the name of a setting in messages: the key of pyproject.toml if its value comes from there, else the option."""
         is_of_table = not self._text(option) and option.name in self.table
         return key(option.name) if is_of_table else f"--adjointlab-{option.name}"
 
@@ -134,16 +134,16 @@ def _attribute(option: Option[Any]) -> str:
 
 
 def read_profile(config: pytest.Config, session_seed: int | None) -> Profile:
-    """Read the options. `session_seed` is that of a supervised session, the same each time its job is started.
+    """Read the options. `session_seed` is the seed of a supervised session, which is the same in every restart of its job.
 
-    Raises `pytest.UsageError` for a value that is not legal.
+    Raises `pytest.UsageError` for an illegal value.
     """
     try:
         settings = _Settings(config, configured(config.rootpath))
     except ValueError as problem:
         raise pytest.UsageError(str(problem)) from None
     if (seed := settings.value(SEED)) is None:
-        # A worker of pytest-xdist is given its controller's seed, see `pytest_configure_node`.
+        # A worker of pytest-xdist gets the controller's seed: see `pytest_configure_node`.
         seed = getattr(config, "workerinput", {}).get("adjointlab_seed", session_seed)
     return Profile(
         cases=settings.value(CASES),
@@ -195,12 +195,12 @@ def _folder(settings: _Settings) -> Path:
 
 
 def unwritable(config: pytest.Config, profile: Profile) -> str:
-    """Return the reason why this process cannot write what it will have to; empty if it can, or if others write."""
+    """Return the reason why this process cannot write its results; empty if it can, or if another process writes them."""
     if launched_rank() != 0 or is_worker(config):
         return ""
     if profile.html is not None and (problem := refused(str(profile.html))):
         return f"{profile.html_from}: {problem}"
-    # As with `adjointlab check`: the folder that nobody has named is needed only where something fails.
+    # As in `adjointlab check`, the default folder is not checked, because it is needed only if something fails.
     is_named = profile.folder != config.rootpath / FOLDER.default
     problem = why_unusable(profile.folder) if is_named else ""
     return problem and f"{profile.folder_from}: {problem}"

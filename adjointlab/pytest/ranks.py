@@ -1,6 +1,6 @@
-"""pytest on several ranks at once: one report, one exit code, and an error where the ranks get out of step.
+"""pytest on several ranks at once: one report, one exit code, and an error if the ranks run different tests.
 
-Imported only under a launcher. Ordinary tests run on every rank without any of this. The ranks synchronise
+Imported only under a launcher. Ordinary tests run on every rank without synchronisation. The ranks synchronise
 
 1. when their conftest files are loaded (:meth:`CollectiveSession.begin`),
 2. when their options are read (:meth:`CollectiveSession.agree`),
@@ -8,8 +8,8 @@ Imported only under a launcher. Ordinary tests run on every rank without any of 
 4. before each coherence test (:meth:`CollectiveSession.align_before`), and
 5. at the end.
 
-Each of these is a labelled allgather with a time limit (:mod:`adjointlab.worlds.rendezvous`), never a bare
-collective call: a rank whose pytest ended early does not hang the others, who learn of its departure instead.
+Each of these is a labelled allgather with a time limit (:mod:`adjointlab.worlds.rendezvous`) rather than a plain
+collective call: a rank whose pytest ended early does not hang the others, because they are notified of its departure.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["CollectiveSession"]
 
 _INTERRUPTED_PATIENCE: Final = 10.0
-"""Seconds that the other ranks get to end once one of them was interrupted."""
+"""Seconds that the other ranks have to end after one was interrupted."""
 
 _BY_SEVERITY: Final = (
     pytest.ExitCode.OK,
@@ -46,7 +46,7 @@ _BY_SEVERITY: Final = (
 
 @dataclass(frozen=True)
 class _Departure:
-    """A rank's exit code, why it stopped before its tests were done (if it did), and its failed tests as data."""
+    """A rank's exit code, the reason if it stopped before its tests were done, and its failed tests as data."""
 
     code: int
     reason: str
@@ -62,11 +62,11 @@ class _Collection:
 
 
 _FailureKey: TypeAlias = tuple[str, str | None, str]
-"""Node id, phase and text: equal for a failure that several ranks see alike."""
+"""Node id, phase and text, which are equal for the same failure on several ranks."""
 
 
 class CollectiveSession:
-    """This rank's part in a test session of all ranks; a pytest plugin. Making one is collective."""
+    """This rank's part in a test session of all ranks; a pytest plugin. The constructor is collective."""
 
     def __init__(self, patience: float) -> None:
         self._rendezvous = Rendezvous(open_channel("pytest"), patience)
@@ -80,9 +80,9 @@ class CollectiveSession:
     # Before the session
 
     def begin(self, problem: BaseException | None) -> None:
-        """Collective, once conftest files are loaded: end on all ranks if loading raised `problem` on any.
+        """Collective, after conftest files are loaded: raise on all ranks if loading raised `problem` on any.
 
-        Rank 0 alone prints why; a `problem` that is not an `Exception`, such as Ctrl-C, is raised on its own rank.
+        Only rank 0 prints the reason; a `problem` that is not an `Exception`, such as Ctrl-C, is raised on its own rank.
         """
         try:
             problems: list[str] = self._rendezvous.allgather("loading conftest.py", _message(problem))
@@ -95,10 +95,10 @@ class CollectiveSession:
             raise self._usage_error("\n".join(others)) from problem
 
     def agree(self, profile: Profile, problem: str = "") -> Profile:
-        """Collective: return rank 0's profile, whose patience the ranks have from then on.
+        """Collective: return rank 0's profile, and use its patience from now on.
 
-        They may differ in the seed alone, which each draws by itself. Ends the session on all ranks where a rank has a `problem`, such as
-        no device.
+        The profiles may differ only in the seed, which each rank draws by itself. Raises on all ranks if a rank has a `problem`, such
+        as a missing device.
         """
         try:
             gathered: list[tuple[Profile, str]] = self._rendezvous.allgather(
@@ -112,16 +112,16 @@ class CollectiveSession:
         if any(replace(other, seed=0) != replace(profiles[0], seed=0) for other in profiles):
             shown = "\n".join(f"rank {rank}: {other}" for rank, other in enumerate(profiles))
             raise self._usage_error(f"the ranks have different options of adjointlab:\n{shown}")
-        # So far it was that of the command line, for the ranks meet before configuration files are read.
+        # Until now the patience was that of the command line, because the ranks synchronise before configuration files are read.
         self._rendezvous.patience = profiles[0].patience
         return profiles[0]
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Silence the terminal report on all ranks but 0, and a warning on all.
+        """Silence the terminal report on all ranks but 0, and a warning on all ranks.
 
-        Other plugins look the reporter up and call it, so it is replaced by one that writes to the null device rather
-        than removed. pytest's own plugin registers it in pytest_configure, hence trylast.
+        The reporter is not removed, because other plugins look it up and call it, but replaced by one that writes to the null
+        device. trylast, because pytest's own plugin registers it in pytest_configure.
         """
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         if self.rank != 0 and reporter is not None:
@@ -136,7 +136,7 @@ class CollectiveSession:
     # Collection
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Keep the errors of the collection."""
+        """Record a collection error."""
         if report.failed:
             self._uncollected.append((report.nodeid, report.longreprtext))
 
@@ -144,13 +144,13 @@ class CollectiveSession:
     def pytest_collection(self, session: pytest.Session) -> Generator[None, object, object]:
         """Compare the collected tests of all ranks; run none if they differ.
 
-        Two different tests that both communicate would exchange each other's messages, or wait for ever. The comparison
-        is the outermost wrapper (tryfirst): all plugins that shuffle or deselect tests have done so by then.
+        Two different tests that both communicate would receive each other's messages, or wait forever. This is the outermost
+        wrapper (tryfirst), so that it compares the tests after all plugins have shuffled or deselected them.
         """
         try:
             result = yield
         except pytest.UsageError as error:
-            # Not raised at the rendezvous but before it: the others learn of it as this rank's departure.
+            # This rank does not reach the allgather. The others are notified of its departure instead.
             self._reason = _message(error)
             raise (error if self.rank == 0 else pytest.UsageError()) from None
         except BaseException as error:
@@ -176,13 +176,13 @@ class CollectiveSession:
     def align_before(self, item: pytest.Item) -> None:
         """Collective: fail the coherence test `item` and stop the session unless all ranks are about to run it.
 
-        A skip mark or a fixture may keep a rank from a test that it has collected.
+        A skip mark or a fixture may prevent a rank from running a test that it has collected.
         """
         try:
             self._rendezvous.allgather(item.nodeid)
         except RanksDiverged as divergence:
             self._stop_with(divergence.departures)
-            # Kept: after a divergence nobody knows which labels belong together, so no later test can run either.
+            # Kept for all later tests, which cannot run either: after a divergence the ranks' labels no longer match.
             self._out_of_step = (
                 f"the ranks are not about to run the same coherence test, so none of them can:\n{divergence}\n"
                 "Run the tests in the same order on all ranks, and skip them on all ranks or on none."
@@ -192,9 +192,9 @@ class CollectiveSession:
             pytest.fail(self._out_of_step, pytrace=False)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the failures of this rank, to be reported on rank 0.
+        """Record a failure of this rank, to be reported on rank 0.
 
-        But for the failure to be in step: that one is reported by rank 0 itself.
+        Except for a divergence of the ranks, which rank 0 reports itself.
         """
         is_reported = self.rank != 0 and self._out_of_step and self._out_of_step in report.longreprtext
         if report.failed and not is_reported:
@@ -203,18 +203,18 @@ class CollectiveSession:
     # The end
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Keep the reason of a Ctrl-C, of pytest.exit, or of an interruption by pytest itself."""
+        """Record the reason of a Ctrl-C, of pytest.exit, or of an interruption by pytest itself."""
         self._reason = self._reason or str(excinfo.value) or "Ctrl-C"
 
     def pytest_internalerror(self, excrepr: object) -> None:
-        """Keep the reason."""
+        """Record the reason."""
         self._reason = self._reason or f"internal error: {str(excrepr).splitlines()[-1]}"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Collective: agree on the exit code, and report the failures of other ranks on rank 0.
 
-        tryfirst, because the hooks after this one (the JUnit file, the summary) are to see those reports.
+        tryfirst, so that the hooks after this one (the JUnit file, the summary) include those reports.
         """
         config = session.config
         reason = self._reason or str(session.shouldfail or session.shouldstop or "")
@@ -237,7 +237,7 @@ class CollectiveSession:
             _Departure(int(pytest.ExitCode.INTERNAL_ERROR), "it ended before its tests", ())
         )
         if self._has_missing_ranks:
-            # MPI_Finalize, for one, is collective: it would wait for a rank that still sits in a test.
+            # MPI_Finalize is collective, and would wait for a rank that is still in a test.
             sys.stderr.write(
                 f"rank {self.rank}: {self._reason or 'tests done'}; not all ranks have ended: ending them\n"
             )
@@ -246,7 +246,7 @@ class CollectiveSession:
         self._rendezvous.leave(_INTERRUPTED_PATIENCE)
 
     def _patience_at_end(self) -> float:
-        """Seconds to wait at the end. Asked again and again, since a rank may be interrupted during the wait."""
+        """Return the seconds to wait at the end. Called repeatedly, because a rank may be interrupted during the wait."""
         interrupted = any(
             departure.code in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
             for departure in self._rendezvous.departures().values()
@@ -254,11 +254,11 @@ class CollectiveSession:
         patience = self._rendezvous.patience
         if interrupted:
             patience = min(_INTERRUPTED_PATIENCE, patience)
-        # Rank 0 gives up before the others: the first rank to give up aborts them all, and rank 0 has a report to print.
+        # Rank 0 times out before the others: the first rank that does aborts them all, and rank 0 must print its report before that.
         return patience if self.rank == 0 else patience + _INTERRUPTED_PATIENCE / 2
 
     def _report_other_ranks(self, config: pytest.Config, departures: list[_Departure | None]) -> None:
-        """Report what failed on other ranks but not here; a failure that several ranks share once, with its ranks."""
+        """Report the failures of other ranks that did not occur here. A failure that several ranks share is reported once."""
         own = {_key(report) for report in self._failed}
         elsewhere: dict[_FailureKey, tuple[pytest.TestReport, list[int]]] = {}
         for rank, departure in enumerate(departures):
@@ -270,7 +270,7 @@ class CollectiveSession:
         if reporter is not None and elsewhere:
             reporter.ensure_newline()
             reporter.write_line("failed on other ranks:")
-            # The reporter would count these beside the tests of this rank, and show a progress of more than 100 %.
+            # The reporter would count these in addition to the tests of this rank, and show a progress of more than 100 %.
             reporter._show_progress_info = False
         for report, ranks in elsewhere.values():
             where = f" [rank {', '.join(map(str, ranks))}]"
@@ -285,7 +285,7 @@ class CollectiveSession:
                     reporter.write_line(f"rank {rank} stopped early: {departure.reason}", red=True)
 
     def _stop_with(self, departures: dict[int, _Departure]) -> None:
-        """Raise what ends this session as those of the ranks that stopped early; nothing if none has."""
+        """If a rank has stopped early, raise an exception that ends this session in the same way."""
         for rank, departure in departures.items():
             if departure.reason and rank != self.rank:
                 text = f"rank {rank} stopped: {departure.reason}"
@@ -296,7 +296,7 @@ class CollectiveSession:
                 raise pytest.Session.Interrupted(text)
 
     def _usage_error(self, text: str) -> pytest.UsageError:
-        """Return an error with exit code 4, of which pytest prints the `text` on rank 0 and nothing elsewhere."""
+        """Return an error with exit code 4. pytest prints its `text` on rank 0, and nothing on other ranks."""
         self._reason = self._reason or text
         return pytest.UsageError(text) if self.rank == 0 else pytest.UsageError()
 
@@ -306,7 +306,7 @@ def _key(report: pytest.TestReport) -> _FailureKey:
 
 
 def _difference(collected: list[_Collection]) -> str:
-    """Describe in what the ranks' collections differ, and what to do about it."""
+    """Describe the difference between the ranks' collections, and say what to do about it."""
     first = collected[0]
     lines = ["the ranks have not collected the same tests, so none is run:"]
     for rank, other in enumerate(collected):
@@ -343,7 +343,7 @@ def _severity(code: int) -> int:
     try:
         return _BY_SEVERITY.index(pytest.ExitCode(code))
     except ValueError:
-        # A code of some plugin's own, ours for a job that must be started again included: it has a reason to be seen.
+        # An exit code of a plugin, such as ours for a job that must be restarted, is the most severe.
         return len(_BY_SEVERITY)
 
 

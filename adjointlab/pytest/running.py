@@ -1,4 +1,4 @@
-"""Runs one coherence test: checks a subject, tells of the result, and fails the test where it is to be told."""
+"""Running one coherence test: checks a subject, reports the result, and fails the test if there is something to report."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 __all__ = ["COUNTS", "KNOWN", "CoherenceTest", "counts_property"]
 
 COUNTS: Final = "adjointlab_counts"
-"""The name of the property that has the counts of a test's cases."""
+"""Name of the property with the counts of a test's cases."""
 
 KNOWN: pytest.StashKey[str] = pytest.StashKey()
-"""The line of the list of known failures that has a test."""
+"""The entry of a test in the list of known failures."""
 
 
 @dataclass(frozen=True)
 class CoherenceTest:
-    """One test of a session, whose results go to a page and to a job of GitHub, where there are these."""
+    """One test of a session. Its result is added to the HTML page and to the report to GitHub, if these are requested."""
 
     item: pytest.Item
     world: World
@@ -54,14 +54,14 @@ class CoherenceTest:
 
         follow_imports()
         try:
-            with before_forced_end(partial(self._tell_end, subject, check)):
+            with before_forced_end(partial(self._report_end, subject, check)):
                 result = self._checked(subject, check)
-            text = self._told(result)
+            text = self._report(result)
         except SearchInterrupted as interrupt:
-            # The test has failed already, and is reported as such before the session ends.
-            text = self._told_of_interrupt(interrupt)
+            # The search has found a failure, which is reported before the session ends.
+            text = self._report_interrupt(interrupt)
         except Exhausted as problem:
-            # The leader decides that a job is exhausted, so all ranks come here at the same test.
+            # The leader decides that a job is exhausted, so this happens on all ranks in the same test.
             pytest.exit(str(problem), ExitCode.RESTART)
         if text:
             pytest.fail(text, pytrace=False)
@@ -83,8 +83,8 @@ class CoherenceTest:
         )
         return check_with_corpus(self.world, found, check, budget, profile.folder)
 
-    def _told(self, result: CheckResult) -> str:
-        """Tell of a result; return the text with which the test fails, and "" where it does not."""
+    def _report(self, result: CheckResult) -> str:
+        """Report a result; return the text with which the test fails, "" if it passes."""
         from adjointlab.pictures.text import is_encodable
         from adjointlab.report.failure_picture import failure_picture
         from adjointlab.report.failure_text import failure_text
@@ -94,21 +94,21 @@ class CoherenceTest:
             warning.show()
         # The user's code may have changed the directory.
         with working_directory(self.item.config.invocation_params.dir):
-            # Not the stream that captures what tests print.
+            # Not `sys.stdout`, which captures the output of tests.
             has_signs = is_encodable(getattr(sys.__stdout__, "encoding", None))
             picture = failure_picture(result, unicode=has_signs)
             text = f"{failure_text(result)}\n\n{picture}".strip()
-            told = replace(result, known=self._why_known(result))
+            reported = replace(result, known=self._why_known(result))
             for collector in self._collectors:
-                collector.add(told)
+                collector.add(reported)
         if result.result.counts is not None:
             self.item.user_properties.append(
                 counts_property(result.result, result.subject, result.found.reference)
             )
         return text
 
-    def _told_of_interrupt(self, interrupt: SearchInterrupted) -> str:
-        """Tell of what was known when a signal ended a search, after which the session ends; return the text of the failure."""
+    def _report_interrupt(self, interrupt: SearchInterrupted) -> str:
+        """Report the result so far of a search that a signal has ended, and end the session; return the text of the failure."""
         from adjointlab.report.failure_text import failure_text
 
         if self.job is not None:
@@ -119,13 +119,13 @@ class CoherenceTest:
             collector.add(interrupt.known)
         return text
 
-    def _tell_end(self, subject: Subject, check: str, code: int, call: str) -> None:
-        """Say what was at work when user code ends the process by that call, and tell GitHub."""
+    def _report_end(self, subject: Subject, check: str, code: int, call: str) -> None:
+        """Print the test that is running when user code ends the process by `call`, and report it to GitHub."""
         from adjointlab.store.files import working_directory
         from adjointlab.store.interrupted import checks_at_work
 
         def say(line: str) -> None:
-            # pytest has captured the usual streams.
+            # pytest captures the standard streams.
             os.write(self.stderr, f"{line}\n".encode(errors="backslashreplace"))
 
         folder, checks = self.item.config.invocation_params.dir, {(subject.location, check): self.item.nodeid}
@@ -136,7 +136,7 @@ class CoherenceTest:
                 self.job.tell_end(f"{ended_by_user_code(call, folder)}. {at_work}", say)
 
     def _why_known(self, result: CheckResult) -> str:
-        """The line of the list of known failures that has the test, or why its failure is expected otherwise; empty if it is not."""
+        """Return the test's entry in the list of known failures, or the reason of its xfail mark; empty if no failure is expected."""
         mark = self.item.get_closest_marker("xfail")
         if KNOWN in self.item.stash or mark is None or not result.is_reported:
             return self.item.stash.get(KNOWN, "")
@@ -144,6 +144,6 @@ class CoherenceTest:
 
 
 def counts_property(result: SearchResult, subject: str = "", reference: str = "") -> tuple[str, str]:
-    """Property of a test, which reports of xdist's workers and JUnit files have too: its subject and the counts of its cases."""
+    """Return the property of a test with its subject and the counts of its cases. It is part of pytest-xdist's reports and JUnit files."""
     assert result.counts is not None
     return COUNTS, json.dumps([subject or result.subject, reference, asdict(result.counts)])

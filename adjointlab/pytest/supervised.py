@@ -1,8 +1,8 @@
-"""pytest in a supervised job (``adjointlab run -- pytest``), which may have been started again after a crash.
+"""pytest in a supervised job (``adjointlab run -- pytest``), which may have been restarted after a crash.
 
-Imported only there. When a job is started again, tests that all ranks had finished are reported as before without being
-run, so that the summary, the exit code and the report files of the last session are those of all tests. A test that
-crashed the job is reported as a failure, and the session goes on after it.
+Imported only there. In a restarted job, tests that all ranks have finished are not run again but reported as before, so that
+the summary, the exit code and the report files of the last session cover all tests. A test that crashed the job is reported
+as failed, and the session goes on after it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class SupervisedSession:
         self._path = RankFiles(job_log.folder, launched_rank()).path("tests")
         self._earlier: dict[str, RecordedTest] = {}
         self._crashed: dict[str, Death] = {}
-        self._running = ""  # the test to be recorded; empty while an earlier one is reported again
+        self._running = ""  # the running test; empty while an earlier one is reported again
         self._check_id = ""
         self._failed = False
         self._reports: list[dict[str, object]] = []
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Install the exit hooks, and read what earlier jobs have recorded.
+        """Install the exit hooks, and read the records of earlier jobs.
 
-        trylast: the hooks come after pytest's faulthandler plugin, which would direct the stacks to a file of its own.
+        trylast, because the hooks must come after pytest's faulthandler plugin, which would redirect the stacks to its own file.
         """
         self._hook, self._config = session.config.hook, session.config
         install_exit_hooks(self._job_log.folder)
@@ -52,7 +52,7 @@ class SupervisedSession:
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
         """Report a test that earlier jobs have finished, or that crashed one; let pytest run any other.
 
-        tryfirst, because the first plugin that returns True here keeps the others from running the test.
+        tryfirst, because pytest stops at the first plugin that returns True, and the test is then not run.
         """
         if (earlier := self._earlier.get(item.nodeid)) is not None:
             restore = self._hook.pytest_report_from_serializable
@@ -68,7 +68,7 @@ class SupervisedSession:
         return None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the reports of the running test."""
+        """Record a report of the running test."""
         if report.nodeid == self._running:
             self._failed = self._failed or report.failed
             data = self._hook.pytest_report_to_serializable(config=self._config, report=report)
@@ -76,14 +76,14 @@ class SupervisedSession:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """Record that the running test is done; last, so that no plugin still has work to do for it."""
+        """Record that the running test is done. trylast, so that all other plugins are done with it."""
         if nodeid == self._running:
             test = RecordedTest(nodeid, True, self._failed, self._check_id, self._reports)
             json_lines.note(self._path, test)
             self._running = ""
 
     def _log(self, item: pytest.Item, reports: Iterable[pytest.TestReport]) -> None:
-        """Have pytest log a test that is not run."""
+        """Log a test that is not run."""
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
@@ -91,7 +91,7 @@ class SupervisedSession:
 
 
 def _crash_report(item: pytest.Item, death: Death) -> pytest.TestReport:
-    """Return the report of a test during which the job crashed: failed, or xfailed if the test is marked so."""
+    """Return the report of a test during which the job crashed: failed, or xfailed if the test has that mark."""
     lines = [f"rank {rank}: {reason}" for rank, reason in sorted(death.ranks.items())]
     lines += [f"{label}:\n{text}" for label, text in death.lines]
     text = "\n".join([f"{death.kind} while this test ran, which ended all ranks", *lines])

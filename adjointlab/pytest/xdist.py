@@ -1,4 +1,4 @@
-"""Questions to pytest-xdist: whether its workers run the tests, and what they hand over to the controller when they end."""
+"""Support for pytest-xdist: detecting its workers, and sending results from a worker to the controller when it ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["XdistNode", "hand_over", "handed_over", "is_distributed", "is_worker
 
 
 class XdistNode(Protocol):
-    """The argument of pytest-xdist's hooks for a new worker and for one that has ended, which has output if it has not crashed."""
+    """The argument of pytest-xdist's hooks for a new worker, and for one that has ended, which has output unless it crashed."""
 
     config: pytest.Config
     workerinput: dict[str, object]
@@ -19,7 +19,7 @@ class XdistNode(Protocol):
 
 
 def is_distributed(config: pytest.Config) -> bool:
-    """Return True if pytest-xdist hands the tests to workers."""
+    """Return True if pytest-xdist distributes the tests over workers."""
     return bool(getattr(config.option, "tx", None)) or getattr(config.option, "dist", "no") != "no"
 
 
@@ -29,7 +29,7 @@ def is_worker(config: pytest.Config) -> bool:
 
 
 def hand_over(config: pytest.Config, key: str, make: Callable[[], object]) -> bool:
-    """Hand over what `make` makes, if this is a worker that ends, and return True then."""
+    """If this is a worker at its end, send the controller the value that `make` returns, and return True."""
     output: dict[str, object] | None = getattr(config, "workeroutput", None)
     if output is None:
         return False
@@ -38,5 +38,5 @@ def hand_over(config: pytest.Config, key: str, make: Callable[[], object]) -> bo
 
 
 def handed_over(node: XdistNode, key: str) -> Any:
-    """Return what a worker that has ended has handed over; None where it has crashed, or has handed over nothing of that name."""
+    """Return the value that a worker has sent under `key`; None if it has crashed, or has sent none."""
     return getattr(node, "workeroutput", {}).get(key)

@@ -1,1 +1,1 @@
-"""The results of checks as people read them, on a terminal or in a test report, and as programs do."""
+"""The results of checks in forms for people and programs: on a terminal, in test reports, as JSON and as HTML."""

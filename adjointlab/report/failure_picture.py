@@ -16,20 +16,20 @@ __all__ = ["failure_picture", "terminal_drawing"]
 
 _RANKS: Final = 4
 _LINES: Final = 14
-"""Most lines of a picture that shows matrices too; of a larger one the tensors alone are shown."""
+"""Largest number of lines of a picture that includes matrices; if it is larger, only the tensors are shown."""
 
 
 def failure_picture(check_result: CheckResult, *, unicode: bool) -> str:
-    """The picture of a failure as text; empty if there is nothing to draw.
+    """Return the picture of a failure as text, to be printed below the lines of the failure; empty if there is nothing to draw.
 
-    It stands below the lines of the failure. Without `unicode` all of the lab's own signs are ASCII. Whatever the user's code
-    has put into names and messages, all of it is printable.
+    Without `unicode`, the lab's own symbols are ASCII. Characters in names and messages of user code that are not printable are
+    escaped.
     """
     return printable(as_text(terminal_drawing(check_result), unicode=unicode), keep="\n")
 
 
 def terminal_drawing(check_result: CheckResult) -> Drawing:
-    """The drawing that :func:`failure_picture` shows, small enough for a terminal; for colours, see ``as_rich``."""
+    """Return the drawing that :func:`failure_picture` prints, small enough for a terminal. ``as_rich`` prints it in colours."""
     if check_result.status is Status.COHERENT or not check_result.is_wrong:
         return Drawing("", ())
     drawing = verdict_drawing(check_result.result.verdict, _RANKS)

@@ -19,9 +19,9 @@ __all__ = ["failure_text", "replay_command"]
 
 
 def failure_text(check_result: CheckResult) -> str:
-    """The text of a failure: empty for a coherent result, one line for a known failure or an unexpected pass.
+    """Return the text of a failure: empty for a coherent result, one line for a known failure or an unexpected pass.
 
-    Whatever the user's code has put into its messages, all of it is printable.
+    Characters in messages of user code that are not printable are escaped.
     """
     return printable(_text(check_result), keep="\n\t")
 
@@ -36,7 +36,7 @@ def _text(check_result: CheckResult) -> str:
     if check_result.reported_as is ReportedAs.EXPECTED:
         return f"{name}: fails as expected, {result.verdict.headline}; {check_result.known}"
     lines = [*case_lines(result), *_verdict_lines(result), *_replay_lines(check_result)]
-    # The partition's line stands apart: it is so long that what is aligned with it would stand too far in.
+    # The label "partition" is not aligned with the others, because it is so long that it would indent all texts too far.
     width = max((len(label) for label, _ in lines if label != "partition"), default=0)
     margin = "\n" + " " * (width + 4)
     return "\n".join(
@@ -53,7 +53,7 @@ def _text(check_result: CheckResult) -> str:
 
 
 def replay_command(check_result: CheckResult) -> str:
-    """The command that runs a stored failure again; it names a subject that is not installed."""
+    """Return the command that replays a stored failure. It names the subject if that is not installed."""
     assert check_result.written is not None
     result = check_result.result
     words = ["adjointlab", "replay", str(from_here(check_result.written.json))]
@@ -78,7 +78,7 @@ def _history(check_result: CheckResult) -> str:
 def _verdict_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
     folder = this_folder()
     for label, text in lines_told(result.verdict):
-        # Paths are relative to this folder, as an editor opens them from here; those of a traceback are as Python has them.
+        # Paths are made relative to this folder, so that an editor can open them from here; a traceback keeps Python's paths.
         yield label, text if label == "traceback" else text.replace(folder, "")
 
 
@@ -95,5 +95,5 @@ def _replay_lines(check_result: CheckResult) -> Iterator[tuple[str, str]]:
         return
     is_drawn = check_result.seed is not None and check_result.result.check != PROOF.name
     if is_drawn and not check_result.is_misdeclared:
-        # That of one check, also of a test of pytest's, whose own option is the seed of a session.
+        # This is the seed of one check, also in a test, so the command is `adjointlab check`: pytest's option sets a session's seed.
         yield "seed", f"adjointlab check --seed {check_result.seed} draws these cases again"

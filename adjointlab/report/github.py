@@ -1,4 +1,4 @@
-"""Failures for GitHub Actions: annotations at the lines of user code that have failed, and rows of a table."""
+"""Failures for GitHub Actions: annotations at the lines of user code, and rows of a table."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ __all__ = ["Failure", "error_commands", "failure_rows", "failures"]
 
 @dataclass(frozen=True)
 class Failure:
-    """The texts of a failure for GitHub, which one process can hand to another."""
+    """The texts of a failure for GitHub: plain data, which one process can send to another."""
 
     fault: str
-    """Equal where several checks see one fault of a subject."""
+    """Equal for several checks that find the same fault of a subject."""
     subject: str
     check: str
     verdict: str
     replay: str
-    """The command that runs the failing case again; empty where none is stored."""
+    """The command that replays the failing case; empty if none is stored."""
     hints: str
     text: str
     place: dict[str, str]
-    """File and line; empty where none is known."""
+    """File and line; empty if unknown."""
 
 
 def failures(results: Iterable[CheckResult]) -> list[Failure]:
-    """Those of these results that GitHub is told of."""
+    """Return the results that are reported to GitHub."""
     return [_failure(entry) for entry in results if entry.is_wrong]
 
 
 def error_commands(failures: Sequence[Failure]) -> Iterator[str]:
-    """The workflow commands, a line each, that have GitHub show each fault once, beside the user's code."""
+    """Yield the workflow commands, one line each, with which GitHub shows each fault once, beside the user's code."""
     for seen in by_fault(failures):
         first = seen[0]
         yield error_command(first.text, **first.place, title=printable(f"{first.subject} {_checks(seen)}"))
 
 
 def failure_rows(failures: Sequence[Failure]) -> Iterator[str]:
-    """Rows of a table in Markdown: subject, checks, verdict, the command that replays the failure, and hints on the kind of fault."""
+    """Yield rows of a Markdown table: subject, checks, verdict, the command that replays the failure, and hints on the kind of fault."""
     for seen in by_fault(failures):
         first = seen[0]
         replay = first.replay and f"`{first.replay}`"
@@ -74,15 +74,15 @@ def _failure(entry: CheckResult) -> Failure:
 
 
 def _text(entry: CheckResult) -> str:
-    """The text of a failure, with the hints on the kind of fault in its second lines: GitHub folds long ones."""
+    """Return the text of a failure with the hints on the kind of fault directly below the headline, because GitHub folds long texts."""
     first, *rest = failure_text(entry).split("\n")
     return "\n".join([first, *(f"  {hint}" for hint in hint_texts(entry)), *rest])
 
 
 def _place(entry: CheckResult) -> dict[str, str]:
-    """File and line that the verdict names, such as where an exception was raised; else of the operator.
+    """Return the file and line that the verdict names, such as where an exception was raised; else those of the operator.
 
-    Of the strategy where the declaration is wrong, or where the operator's code cannot be read.
+    If the declaration is wrong, or the operator's source cannot be found, these are the strategy's.
     """
     subject, verdict = entry.found.subject, entry.result.verdict
     tracebacks_first = sorted(verdict.lines, key=lambda line: line[0] != "traceback")

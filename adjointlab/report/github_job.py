@@ -1,4 +1,4 @@
-"""A job of GitHub Actions: errors of a whole run, and the summary of the job. Needs no array library, so that any command can use it."""
+"""Reporting to GitHub Actions: errors of a whole run, and the job's summary. Imports no array library, so that any command can use it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from adjointlab.store.files import printable
 __all__ = ["Problem", "error_command", "is_github", "tell_github"]
 
 Problem: TypeAlias = tuple[str, ...]
-"""A message on what is wrong with a run as a whole, and texts that name the place, if the message does not."""
+"""A message about a run as a whole, followed by texts that name the location, if the message does not."""
 
 _MOST: Final = 10
-"""GitHub shows so many errors of a step, and drops the others."""
+"""Number of errors of a step that GitHub shows; it drops the others."""
 
 
 def is_github(environment: Mapping[str, str]) -> bool:
@@ -25,7 +25,7 @@ def is_github(environment: Mapping[str, str]) -> bool:
 
 
 def error_command(message: str, **properties: str) -> str:
-    """The workflow command, a line, that has GitHub show an error: its title, and perhaps a file and a line."""
+    """Return the workflow command, one line, with which GitHub shows an error. `properties` are its title, file and line."""
     shown = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
     return f"::error {shown}::{_data(message)}"
 
@@ -38,10 +38,10 @@ def tell_github(
     commands: Sequence[str] = (),
     rows: Sequence[str] = (),
 ) -> None:
-    """Have GitHub show what is wrong with a run as errors, and add to the job's summary: here is all of it that is said of a run.
+    """Report a run to GitHub: print its problems and failures as errors, and add a section to the job's summary.
 
-    `say` prints a line. `commands` and `rows` are those of the failures (:mod:`adjointlab.report.github`); `heading` tells the
-    runs of one job apart, and `counts` are those of its results.
+    `say` prints a line. `commands` and `rows` are those of the failures (:mod:`adjointlab.report.github`), `heading` distinguishes
+    the runs of one job, and `counts` is the line with the counts of its results.
     """
     for line in _folded([*(_run_error(*problem) for problem in problems), *commands]):
         say(line)
@@ -56,7 +56,7 @@ def _run_error(message: str, *evidence: str) -> str:
 
 
 def _folded(commands: Sequence[str]) -> list[str]:
-    """The commands, as many as GitHub shows; the last one counts those that are left out."""
+    """Return as many commands as GitHub shows; if some are left out, the last one says how many."""
     if len(commands) <= _MOST:
         return list(commands)
     left = len(commands) - _MOST + 1
@@ -67,13 +67,13 @@ def _folded(commands: Sequence[str]) -> list[str]:
 
 
 def _job_summary(messages: Sequence[str], counts: str, rows: Sequence[str]) -> str:
-    """Markdown: what was wrong with the run as a whole, the counts, and a table of the failures."""
+    """Return Markdown with the problems of the run as a whole, the counts, and a table of the failures."""
     head = ["", "| subject | check | verdict | replay | kind of fault |", "|---|---|---|---|---|"]
     return "\n".join([*map(_quoted, messages), printable(counts, keep="\n"), *(head if rows else []), *rows])
 
 
 def _quoted(text: str) -> str:
-    """A message as a paragraph of the summary, whatever is in it."""
+    """Return a message as a verbatim paragraph of the summary."""
     return f"```text\n{printable(text, keep=chr(10)).replace('`' * 3, '` ` `')}\n```\n"
 
 

@@ -14,7 +14,7 @@ __all__ = ["html_explanation"]
 
 
 def html_explanation(explanations: Sequence[tuple[str, str, Drawing]]) -> str:
-    """The page of operators, each with its name, its text in the notation of the literature, and its drawing."""
+    """Return a page of operators, each with its name, its text in the notation of the literature, and its drawing."""
     sections = (
         f"<h2>{escape(printable(name))}</h2>"
         f'<div class="scroll" tabindex="0" role="group" aria-label="picture">{fragment(drawing)}</div>'

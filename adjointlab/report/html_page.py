@@ -1,4 +1,4 @@
-"""One HTML page that needs nothing but itself: no network, the light and the dark theme, readable on a phone."""
+"""A self-contained HTML page, which needs no network, has a light and a dark theme, and is readable on a phone."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from adjointlab.pictures.theme import DARK, LIGHT, PICTURE_STYLE, declarations
 __all__ = ["page"]
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-"""Nothing is loaded from anywhere, whatever the page may come to contain."""
+"""Content security policy: the page loads no resources, whatever it contains."""
 
 
 def page(title: str, body: str) -> str:
-    """Return a page. `title` is text, `body` is HTML, in which every text of users is escaped already."""
+    """Return a page. `title` is text; `body` is HTML, in which user text has been escaped."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'

@@ -1,6 +1,6 @@
 """The results as one HTML page (``adjointlab check --html``, ``pytest --adjointlab-html``).
 
-An :class:`Entry` is what the page shows of one check of one subject: plain data, so that other processes can send theirs.
+An :class:`Entry` has what the page shows of one check of one subject. It is plain data, so that processes can send it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Entry", "entry_of", "environment", "html_of_entries", "html_report"]
 
 _PACKAGES: Final = ("adjointlab", "numpy", "hypothesis", "torch", "mpi4py", "cupy", "jax", "pylops-mpi")
 _OPEN: Final = 6
-"""Most failures that are open when the page is."""
+"""Largest number of failures that are expanded when the page is opened."""
 
 _BADGES: Final = {
     kind.name.lower(): kind.value
@@ -42,7 +42,7 @@ _BADGES: Final = {
         ReportedAs.COHERENT,
     )
 }
-"""The kinds of entries, worst first, as the page names them."""
+"""The kinds of entries with their names on the page, worst first."""
 
 
 @dataclass(frozen=True)
@@ -65,15 +65,15 @@ class Entry:
 def html_report(
     results: Sequence[CheckResult], environment: Mapping[str, str], remarks: Sequence[str] = ()
 ) -> str:
-    """The page of these results. `environment` are its last lines, such as :func:`environment` returns.
+    """Return the page of these results. `environment` has its last lines, as :func:`environment` returns them.
 
-    Above the verdicts stand `remarks`, and lines on what the results do not cover.
+    The `remarks` are printed above the verdicts, with notes on what the results do not cover.
     """
     return html_of_entries([entry_of(each) for each in results], environment, (*notes(results), *remarks))
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Versions of Python, of the platform, and of the packages that are installed; `more` comes first."""
+    """Return the entries `more`, followed by the versions of Python, the platform and the installed packages."""
     found = {
         **more,
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -91,7 +91,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def entry_of(check_result: CheckResult) -> Entry:
-    """Return what the page shows of a result. Reads the files of its reproducer."""
+    """Return the entry of a result. Reads the files of its reproducer."""
     result = check_result.result
     return Entry(
         printable(check_result.subject),
@@ -137,7 +137,7 @@ def _files(check_result: CheckResult) -> Iterable[tuple[str, str]]:
 def html_of_entries(
     entries: Sequence[Entry], environment: Mapping[str, str], remarks: Sequence[str] = ()
 ) -> str:
-    """The page of these entries, failures first, below the `remarks` on what they do not cover."""
+    """Return the page of these entries, failures first, below the `remarks` on what they do not cover."""
     counts = Counter(entry.kind for entry in entries)
     failures = [entry for entry in entries if entry.is_failure]
     others = [entry for entry in entries if not entry.is_failure]
@@ -158,7 +158,7 @@ def html_of_entries(
     for heading, group in (("Failures", failures), ("Verdicts", others)):
         if group:
             body.append(f"<h2>{heading}</h2>")
-            # Where there are many failures, a reader first wants to see which.
+            # Many failures are collapsed, so that a reader sees the list of them first.
             body += [_details(entry, is_open=entry.is_failure and len(failures) <= _OPEN) for entry in group]
     body.append(f"<h2>Environment</h2>{_list(environment.items())}")
     return page("adjointlab: coherence of distributed adjoints", "\n".join(body))

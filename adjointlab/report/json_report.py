@@ -1,31 +1,32 @@
-"""The results as JSON (``adjointlab check --json``). The object has these keys, always all of them:
+"""The results as JSON (``adjointlab check --json``). The object always has all of these keys:
 
 - ``schema``: 1; ``world``: "simulated", "mpi" or "torch"; ``ranks``: the size of the world;
-- ``complete``: false after a usage error, Ctrl-C or another signal, and while the run goes on, for the file is written when it begins and
-  anew after every verdict; one of the ``notes`` says why;
-  ``exit_code``: that of the run (:class:`~adjointlab.exit_codes.ExitCode`), 3 while it goes on;
+- ``complete``: false after a usage error, Ctrl-C or another signal, and during the run, because the file is written at its beginning and
+  rewritten after every verdict; one of the ``notes`` says why;
+  ``exit_code``: that of the run (:class:`~adjointlab.exit_codes.ExitCode`), 3 during the run;
   ``notes``: a list of sentences on what the verdicts do not cover, such as subjects whose ranks never communicated, or that
-  have no name of their own;
-  ``asked``: the number of checks of subjects that were asked for, of which each that has ended has an entry in
+  are not checked because they have no name;
+  ``asked``: the number of requested checks of subjects; each that has ended has an entry in
 - ``reports``: a list, one entry for each subject and check, with
 
   - ``subject``, as ``adjointlab list`` names it, ``reference`` (which names it on a command line), ``installed``, ``check``;
   - ``verdict``: "coherent", "incoherent" or "could not be judged"; ``headline``, ``kind``;
-    ``lines``: a list of [label, text]; ``hints``: a list of objects, each the ``kind`` of a fault and the ``text`` that tells it,
-    empty where no evidence is clear;
+    ``lines``: a list of [label, text]; ``hints``: a list of objects with the ``kind`` of a fault and a ``text`` about it, empty
+    if there is no clear evidence;
   - ``figures``: an object of numbers and strings, e.g. "miss probability";
-  - ``known``: why it is listed as a known failure (``--xfails``), and where, or null;
-  - ``cases`` judged, the ``seed`` of the draws (null where a stored case fails still, and none was drawn), ``seconds``;
-  - ``counts``: an object, or null where no search came to its end: of cases ``asked`` for, ``judged``, of these
-    ``on_several_ranks``, of these with at least two ranks ``communicating``; ``most_ranks`` that communicated in one case;
-    ``lacking_messages``, in which no rank communicated though the declared spaces need messages;
-    ``is_cut_short``: true where ``--max-time`` was up before all were drawn;
-    ``rejected``: an object of reasons, each with the number of cases that could not be judged for it; of these so many are
-    ``undecided``, as their results differ, and nothing tells whether they may;
+  - ``known``: the reason and position of its entry in the list of known failures (``--xfails``), or null;
+  - ``cases``: the number of cases judged; ``seed`` of the draws (null if none was drawn, because a stored case still fails);
+    ``seconds``;
+  - ``counts``: an object, or null if no search was completed: the numbers of cases ``asked`` for and ``judged``; of the judged cases,
+    those ``on_several_ranks``; of these, those with at least two ranks ``communicating``; ``most_ranks`` that communicated in one
+    case; ``lacking_messages``: the cases in which no rank communicated although the declared spaces need messages;
+    ``is_cut_short``: true if ``--max-time`` was up before all cases were drawn;
+    ``rejected``: an object of reasons, each with the number of cases that could not be judged for it; ``undecided``: the number of
+    these whose results differ, where nothing shows if they may;
   - ``case``: the smallest failing case, as in a reproducer, or null;
   - ``reproducer``, ``script``: paths, or null; ``replay``: the command, or null.
 
-Numbers that JSON does not have are strings ("nan", "inf").
+Numbers that JSON lacks are strings ("nan", "inf").
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def as_data(
     complete: bool,
     nameless: Sequence[str] = (),
 ) -> dict[str, object]:
-    """The object that the module describes."""
+    """Return the object that the module's docstring describes."""
     return {
         "schema": 1,
         "world": world,

@@ -1,4 +1,4 @@
-"""The results as a JUnit file, which CI services show as tests."""
+"""The results as a JUnit file, which CI services display as tests."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _TAGS: Final = {
     ReportedAs.UNJUDGED: "error",
     ReportedAs.EXPECTED: "skipped",
 }
-"""The element that tells of a result of a kind; there is none for those as they should be."""
+"""The element for each kind of result; a coherent result has none."""
 
 
 @dataclass(frozen=True)
 class NotJudged:
-    """A check of a subject that has no result: the `reference` that names the subject on a command line, and the test's `name`."""
+    """A check without a result: the `reference` of its subject on a command line, and the `name` of the test."""
 
     reference: str
     name: str
@@ -41,10 +41,10 @@ def as_junit(
 ) -> str:
     """Return the XML: a test for each check of a subject, in the suite "adjointlab".
 
-    An incoherent result is a failure, one that could not be judged an error, an expected failure is skipped, and an unexpected pass
-    a failure. The message is the headline with the hints on the kind of fault. The seed is empty where nothing was drawn. Where a run
-    is `incomplete`, for the reason that this says, what is `missing` are errors; if that is nothing that is known, the run itself
-    is one. The `notes` are the standard error of the suite.
+    An incoherent result is a failure, a result that could not be judged is an error, an expected failure is skipped, and an unexpected
+    pass is a failure. The message is the headline with the hints on the kind of fault. The seed is empty if nothing was drawn.
+    `incomplete` is the reason if the run is not complete: the checks in `missing` are then errors, or the run itself if these are not
+    known. The `notes` are the standard error of the suite.
     """
     if incomplete:
         missing = missing or [NotJudged("adjointlab", "adjointlab check")]

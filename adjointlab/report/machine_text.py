@@ -15,7 +15,7 @@ _WIDTH: Final = 26
 
 
 def machine_lines(overview: Overview) -> Iterator[str]:
-    """Yield the lines, a heading above those of each subject."""
+    """Yield the lines, in sections with a heading."""
     yield "versions"
     yield from _lines(overview.packages)
     first = overview.ranks[0]
@@ -52,7 +52,7 @@ def machine_lines(overview: Overview) -> Iterator[str]:
 
 
 def _libraries(found: Found) -> Iterator[str]:
-    """Lines on the driver, CuPy and torch's CUDA; their errors in place of what is not known."""
+    """Yield lines on the driver, CuPy and torch's CUDA, with errors in place of unknown versions."""
     wheels = ", ".join(f"{name} {version}" for name, version in found.wheels)
     runtime = found.cupy.get("runtime")
     nccl = found.cupy.get("nccl")
@@ -92,7 +92,7 @@ def _devices(answer: Mapping[str, Any]) -> str:
 
 
 def _alike(ranks: Sequence[RankOverview]) -> Iterator[tuple[str, RankOverview]]:
-    """Yield each kind of rank once, with the numbers of those that are alike."""
+    """Yield each distinct overview once, with the numbers of its ranks."""
     seen: list[tuple[RankOverview, list[int]]] = []
     for number, rank in enumerate(ranks):
         numbers = next((numbers for each, numbers in seen if each == rank), None)

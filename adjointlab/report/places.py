@@ -1,4 +1,4 @@
-"""Places of user code that messages name, as properties of an error that GitHub shows beside the code."""
+"""Locations of user code in messages, as properties of an error that GitHub shows beside the code."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SITE: Final = re.compile(r"(?:\bat |\()(?P<file>[^\n():]+\.py):(?P<line>\d+)")
 
 
 def place_in(*texts: str) -> dict[str, str]:
-    """File and line of user code that the first of these texts names which names one, as properties of an error; else nothing.
+    """Return the first location of user code in these texts as properties of an error; empty if there is none.
 
-    Of a traceback that is the innermost frame, of other texts the first place.
+    In a traceback this is the innermost frame, in other texts the first location.
     """
     for text in texts:
         frames = (reversed(list(kind.finditer(text))) for kind in (_FRAME, _PYTEST_FRAME))
@@ -33,7 +33,7 @@ def place_in(*texts: str) -> dict[str, str]:
 
 
 def in_repository(file: Path, line: int) -> dict[str, str]:
-    """Properties of an error that name a file as GitHub calls it, from the top of the repository; nothing for one outside of it."""
+    """Return a location as properties of an error, relative to the root of the repository as GitHub needs it; empty outside of it."""
     workspace, absolute = os.environ.get("GITHUB_WORKSPACE"), file.resolve()
     top = Path(workspace or ".").resolve()
     if absolute.is_relative_to(top):

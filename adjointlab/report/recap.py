@@ -1,4 +1,4 @@
-"""The failures of a run once more, in its end; those that are one fault, seen by several checks, are one."""
+"""The list of failures at the end of a run, in which several checks that found the same fault are one entry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ F = TypeVar("F", bound=HasFault)
 
 
 def recap(results: Sequence[CheckResult]) -> Iterator[str]:
-    """The failures once more, each with the checks that see it and the command that replays it: their texts may stand far above."""
+    """Yield the list of failures, each with its checks and the command that replays it, because their texts may be far above."""
     failures = [entry for entry in results if entry.is_wrong]
     groups = by_fault(failures)
     if groups:
@@ -48,7 +48,7 @@ def by_fault(failures: Sequence[F]) -> list[list[F]]:
 
 
 def headline(entry: CheckResult) -> str:
-    """The headline of a failure; of a result that a list of known failures has, what the list says of it."""
+    """Return the headline of a failure; for a check in the list of known failures, the line about that."""
     if entry.known:
         name = printable(f"{entry.subject} {entry.result.check}: ")
         return failure_text(entry).removeprefix(name)
@@ -56,10 +56,10 @@ def headline(entry: CheckResult) -> str:
 
 
 def diagnosis(entry: CheckResult) -> str:
-    """The headline of a failure, and the hints on the kind of fault."""
+    """Return the headline of a failure, with the hints on the kind of fault."""
     return "; ".join([headline(entry), *hint_texts(entry)])
 
 
 def hint_texts(entry: CheckResult) -> list[str]:
-    """The hints on the kind of fault of a failure."""
+    """Return the hints on the kind of fault."""
     return [printable(hint.text) for hint in hints_told(entry.result.verdict)]

@@ -1,4 +1,4 @@
-"""The exit code of a run, its tables, and its last lines."""
+"""The exit code of a run, its notes, and its last line."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ __all__ = [
 
 
 _FAULTS: Final = frozenset(map(str, FindingKind))
-"""Kinds of verdicts on faults that a world finds."""
+"""Kinds of verdicts on faults that a world itself finds."""
 
 
 def exit_code(statuses: Iterable[Status]) -> ExitCode:
-    """The exit code of the worst status: a wrong result is worse than one that could not be judged."""
+    """Return the exit code of the worst status: an incoherent result is worse than one that could not be judged."""
     seen = set(statuses)
     if Status.INCOHERENT in seen:
         return ExitCode.INCOHERENT
@@ -46,7 +46,7 @@ def exit_code(statuses: Iterable[Status]) -> ExitCode:
 
 
 def outcome(results: Iterable[CheckResult]) -> ExitCode:
-    """The exit code of results: known failures do not count; an unexpected pass does, as a failure of the list.
+    """Return the exit code of results. Known failures do not count; an unexpected pass counts as a failure.
 
     A wrong declaration is a usage error, unless another subject is incoherent.
     """
@@ -61,16 +61,16 @@ def outcome(results: Iterable[CheckResult]) -> ExitCode:
 
 @dataclass(frozen=True)
 class Tally:
-    """The results of checks, counted: how many have a verdict, how many there are of each kind, the cases judged, and the seconds.
+    """Counts of results: those with a verdict, those of each kind, the cases judged, and the seconds.
 
-    A deadlock, or another fault that a world itself finds, leaves no result that could be judged. So these are named beside their number.
+    After a deadlock, or another fault that a world itself finds, the result cannot be judged. The line therefore names these faults.
     """
 
     judged: int = 0
     kinds: Mapping[str, int] = field(default_factory=dict)
     cases: int = 0
     seconds: float = 0.0
-    # That kept checks from a verdict, such as a deadlock.
+    # Faults that prevented a verdict, such as a deadlock.
     faults: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
@@ -82,7 +82,7 @@ class Tally:
             {kind.value: counts[kind] for kind in ReportedAs},
             sum(entry.result.tried for entry in results),
             sum(entry.result.seconds for entry in results),
-            # A plain dictionary, which workers of pytest-xdist can send.
+            # A plain dictionary, because workers of pytest-xdist can send it.
             dict(Counter(each for entry in results if (each := _fault(entry)))),
         )
 
@@ -97,7 +97,7 @@ class Tally:
         )
 
     def line(self, asked: int) -> str:
-        """The counts in one line; so many checks were `asked` for."""
+        """Return the counts as one line; `asked` is the number of requested checks."""
         named = {Status.UNJUDGED.value: self._named_faults()}
         verdicts = ", ".join(
             f"{number} {name}{named.get(name, '')}" for name, number in self.kinds.items() if number
@@ -106,7 +106,7 @@ class Tally:
         return f"{done}: {counted(self.cases, 'case')} in {self.seconds:.1f} s"
 
     def _named_faults(self) -> str:
-        """The faults in brackets, each with its number unless it is that of all checks without a verdict."""
+        """Return the faults in brackets, with their numbers unless all checks without a verdict have the same fault."""
         if not self.faults:
             return ""
         (first, number), *others = self.faults.items()
@@ -116,23 +116,23 @@ class Tally:
 
 
 def _fault(entry: CheckResult) -> str:
-    """The fault that a world has found, of an unexpected result that could not be judged for it; empty for any other."""
+    """Return the fault because of which an unexpected result could not be judged, if a world has found it; else empty."""
     kind = entry.result.verdict.kind
     is_named = entry.reported_as is ReportedAs.UNJUDGED and kind in _FAULTS
     return str(kind) if is_named else ""
 
 
 def summary(results: Sequence[CheckResult], asked: int, seconds: float | None = None) -> str:
-    """One line: how many of the checks `asked` for have a verdict, the number of each kind, and of cases judged.
+    """Return a line with the number of the `asked` checks that have a verdict, of each kind, and of the cases judged.
 
-    `seconds` are those that it took, where that is not the sum over the checks.
+    `seconds` is the duration, if it is not the sum over the checks.
     """
     tally = Tally.of(results)
     return (tally if seconds is None else replace(tally, seconds=seconds)).line(asked)
 
 
 def proof_summary(results: Sequence[CheckResult]) -> str:
-    """The extent of what is proved, and the assumptions of the proof."""
+    """Return a line with the extent of the proof and its assumptions."""
     proved = [entry.result for entry in results if entry.status is Status.COHERENT]
     cases = sum(result.tried for result in proved)
     seconds = sum(entry.result.seconds for entry in results)
@@ -147,7 +147,7 @@ def proof_summary(results: Sequence[CheckResult]) -> str:
 
 
 def blind_spots(results: Sequence[CheckResult]) -> str:
-    """A line for the subjects of which no check can see a fault that forward and adjoint share; empty if there are none."""
+    """Return a line on the subjects without a check that would find a fault that forward and adjoint share; empty if there are none."""
     judged = [entry for entry in results if not entry.is_misdeclared]
     subjects = dict(zip(_names(judged), (entry.found.subject for entry in judged), strict=True))
     blind = [name for name, one in subjects.items() if not one.has_specification and one.reference is None]
@@ -160,7 +160,7 @@ def blind_spots(results: Sequence[CheckResult]) -> str:
 
 
 def zeros(results: Sequence[CheckResult]) -> str:
-    """A line for the subjects whose results were all zero, and compared with nothing; empty if there are none."""
+    """Return a line on the subjects whose results were all zero and not compared with a reference; empty if there are none."""
     judged = [entry for entry in results if not entry.is_misdeclared]
     names = [
         name
@@ -179,21 +179,21 @@ def zeros(results: Sequence[CheckResult]) -> str:
 
 
 def notes(results: Sequence[CheckResult]) -> list[str]:
-    """The lines that say what the results do not cover, and the warnings that were given, each once."""
+    """Return notes on what the results do not cover, and the warnings that were issued, each once."""
     return [*filter(None, (blind_spots(results), zeros(results), silent(results))), *warned(results)]
 
 
 def warned(results: Sequence[CheckResult]) -> list[str]:
-    """A line for each place that has given warnings in any check: the first text in full, and how often."""
+    """Return a line for each location that has issued warnings in any check: the first text in full, and the number."""
     given = folded(warning for entry in results for warning in entry.result.warnings)
     folder = this_folder()
     return [str(each).removeprefix(folder) for each in given]
 
 
 def silent(results: Sequence[CheckResult]) -> str:
-    """A line for the subjects none of whose ranks communicated in any check, and none of which failed; empty if there are none.
+    """Return a line on the coherent subjects whose ranks did not communicate in any check; empty if there are none.
 
-    Of the lab's own, those that do not communicate are known.
+    Built-in subjects are left out, because it is known which of them do not communicate.
     """
     failing = {entry.found.subject.location for entry in results if entry.status is not Status.COHERENT}
     coherent = [
@@ -212,13 +212,13 @@ def _names(results: Sequence[CheckResult]) -> list[str]:
 
 
 def told_apart(subjects: Sequence[tuple[str, str]]) -> list[str]:
-    """The names of subjects that are given with their references, which are added where several have one name."""
+    """Return the names of subjects, given with their references, which are appended if several subjects have the same name."""
     having = Counter(name for name, _ in set(subjects))
     return [f"{name} ({reference})" if having[name] > 1 else name for name, reference in subjects]
 
 
 def silence(coherent: Iterable[tuple[str, CaseCounts]]) -> str:
-    """:func:`silent`, from the subject and the counts of each coherent check."""
+    """Return the line of :func:`silent`, given the subject and the counts of each coherent check."""
     by_subject: dict[str, list[CaseCounts]] = {}
     for subject, counts in coherent:
         by_subject.setdefault(subject, []).append(counts)

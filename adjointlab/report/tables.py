@@ -1,4 +1,4 @@
-"""The tables of results: a row for each check as its verdict falls, and the table of an exhaustive run."""
+"""The tables of results: a row for each check as soon as it has a verdict, and the table of an exhaustive run."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from adjointlab.store.files import printable
 __all__ = ["VerdictRows", "proof_table", "subject_table"]
 
 _TELLING: Final = 2.0**-9
-"""Relative difference from which on it is said that rounding was taken to make it: such as bfloat16 makes, or a sum of many terms."""
+"""Smallest relative difference that a row mentions when it was counted as rounding, as of bfloat16, or of a sum of many terms."""
 
 _DISPENSABLE: Final = (6, 5, 0, 4)
-"""Positions of the columns for the seed, the ranks, the number and the cases, in the order in which they make room for others."""
+"""Positions of the columns (seed, ranks, number, cases) that are dropped on a narrow terminal, in this order."""
 
 _LEAST_REACH: Final = 24
-"""Width of the column for the reach, at least, if others can make room."""
+"""Least width of the column "Reach", for which other columns are dropped."""
 
 _GAP: Final = 2
 """Blanks between columns."""
@@ -40,10 +40,10 @@ _COLOURS: Final = {Status.COHERENT: "green", Status.INCOHERENT: "bold red", Stat
 
 @dataclass(frozen=True)
 class VerdictRows:
-    """Rows of one table that are printed one by one, in columns that are as wide as the names in the plan need.
+    """Rows of one table that are printed one by one, in columns wide enough for all names in the plan.
 
-    A row has the number of the check, subject and check, the verdict, the cases that it rests on, the most ranks that communicated,
-    the seed of the draws, and how far the verdict reaches.
+    A row has the number of the check, subject and check, the verdict, the number of cases, the largest number of ranks that
+    communicated, the seed of the draws, and the reach of the verdict: the bounds on what it may have missed.
     """
 
     asked: int
@@ -52,9 +52,9 @@ class VerdictRows:
 
     @classmethod
     def of(cls, plan: Sequence[tuple[str, str]], cases: int, columns: int | None = None) -> VerdictRows:
-        """The rows of a plan: pairs of a subject and a check, of so many cases.
+        """Return the rows of a plan, which has pairs of a subject and a check, with so many `cases` each.
 
-        On a terminal of so many `columns`, those of the least interest make room for the reach, which would be broken into many lines.
+        On a terminal with `columns`, the least important columns are dropped so that the reach is not wrapped into many lines.
         """
         subject = max((len(printable(name)) for name, _ in plan), default=0)
         check = max((len(name) for _, name in plan), default=0)
@@ -71,12 +71,12 @@ class VerdictRows:
         return cls(len(plan), widths, frozenset(left_out))
 
     def heading(self) -> Table:
-        """The headings."""
+        """Return the row of headings."""
         headings = ("#", "Subject", "Check", "Verdict", "Cases", "Ranks", "Seed", "Reach")
         return self._row(*(f"[bold]{heading}[/]" for heading in headings))
 
     def row(self, number: int, entry: CheckResult, like: CheckResult | None = None) -> Table:
-        """The row of the check of that number, counted from 1; `like` is an earlier result that found the same."""
+        """Return the row of check `number`, counted from 1; `like` is an earlier result with the same failure."""
         result = entry.result
         return self._row(
             f"[dim]{number}/{self.asked}[/]",
@@ -102,7 +102,7 @@ class VerdictRows:
 
 
 def subject_table(entries: Sequence[Found]) -> Table:
-    """Subjects, by the names that reports and lists of known failures have for them, with their references and checks."""
+    """Return a table of subjects, by their names in reports and lists of known failures, with their references and checks."""
     table = _table("Subject", "Reference", "Checks")
     table.columns[2].no_wrap = False
     rows = [
@@ -117,7 +117,7 @@ def subject_table(entries: Sequence[Found]) -> Table:
 
 
 def proof_table(results: Sequence[CheckResult], bounds: Sequence[Mapping[str, int]]) -> Table:
-    """Subject by bound: the result of an exhaustive run."""
+    """Return the table of an exhaustive run: a row for each subject and its bound."""
     table = _table("Subject", "Bound", "Verdict", ">Cases", ">Matrix entries", ">Seconds")
     table.columns[1].no_wrap = False
     for entry, bound in zip(results, bounds, strict=True):
@@ -135,12 +135,12 @@ def proof_table(results: Sequence[CheckResult], bounds: Sequence[Mapping[str, in
 
 
 def _cell(text: str) -> str:
-    """`text` for a cell of a table: neither markup nor what a terminal would take for a command."""
+    """Return `text` for a cell of a table, with markup and control characters escaped."""
     return markup.escape(printable(text))
 
 
 def _table(*headings: str) -> Table:
-    """An empty table; the columns whose heading begins with > are aligned to the right."""
+    """Return an empty table; columns whose heading begins with > are right-aligned."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         table.add_column(
@@ -158,7 +158,7 @@ def _verdict(entry: CheckResult) -> str:
 
 
 def _reach(entry: CheckResult, like: CheckResult | None) -> str:
-    """The bounds on what a coherent verdict may have missed; the headline of any other."""
+    """Describe the bounds on what a coherent verdict may have missed; for any other verdict, return the headline."""
     result = entry.result
     if result.status is not Status.COHERENT:
         return _fault(entry, like)
@@ -194,7 +194,7 @@ def _reach(entry: CheckResult, like: CheckResult | None) -> str:
 
 
 def _fault(entry: CheckResult, like: CheckResult | None) -> str:
-    """The headline of a failure; of one that an earlier check has found too, that check, and where this one's case is stored."""
+    """Return the headline of a failure. If an earlier check has found it too, add that check and the file of this one's case."""
     headline = entry.result.verdict.headline
     if like is None:
         return headline
@@ -203,7 +203,7 @@ def _fault(entry: CheckResult, like: CheckResult | None) -> str:
 
 
 def _counted(counts: CaseCounts | None) -> list[str]:
-    """Notes on the cases themselves: that none had several ranks, or that some were rejected."""
+    """Return notes on the cases themselves, such as that none had several ranks, or that some were rejected."""
     if counts is None:
         return []
     notes = ["time was up"] if counts.is_cut_short else []
@@ -219,14 +219,14 @@ def _counted(counts: CaseCounts | None) -> list[str]:
 
 
 def _ranks(result: SearchResult) -> str:
-    """The most ranks that communicated in a case that was judged; at least those of the failing case, which counts among none."""
+    """Return the largest number of ranks that communicated in a judged case, or the ranks of the failing case, which is not counted there."""
     of_judged = [] if result.counts is None else [result.counts.most_ranks]
     of_failing = [] if result.case is None else [result.case.ranks]
     return str(max([*of_judged, *of_failing], default=""))
 
 
 def _rounded_up(probability: float) -> str:
-    """The next power of ten; a bound must not be rounded down."""
+    """Round up to a power of ten: a bound must not be rounded down."""
     if probability <= 0:
         return "1e-300"
     return f"1e{math.ceil(math.log10(probability) + 1e-9)}"

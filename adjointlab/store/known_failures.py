@@ -88,7 +88,7 @@ def read(path: Path) -> KnownFailures:
             before = checks.get(pair)
             checks[pair] = known
         if before is not None:
-            raise BadList(f"{position}: {content} stands at {before.position} already")
+            raise BadList(f"{position}: {content} is already listed at {before.position}")
     return KnownFailures(checks, tests)
 
 

@@ -43,7 +43,7 @@ def named_twice(files: Iterable[tuple[str, str]]) -> str:
     for option, name in files:
         place = os.path.realpath(name)
         if place in options and is_replaceable(place):
-            return f"{options[place]} and {option} both name {name}; each needs a file of its own"
+            return f"{options[place]} and {option} both name {name}; each needs a separate file"
         options[place] = option
     return ""
 

@@ -98,7 +98,7 @@ def main():
     Fx = tuple_of({forward})
     Fy = tuple_of({adjoint})
     left, right = pairing(Fx, y, COUNTED_Y), pairing(x, Fy, COUNTED_X)
-    # What the products are measured against: they may cancel.
+    # Scale of the tolerance: the products themselves may cancel.
     scale = pairing([np.abs(a) for a in Fx], [np.abs(b) for b in y], COUNTED_Y)
     same = abs(left - right) <= {tolerance!r} * scale
     if rank == 0:
@@ -111,11 +111,11 @@ if __name__ == "__main__":
     try:
         code = main()
     except BaseException:
-        # Python would end with 1, as if the failure had been seen; and the other ranks would wait.
+        # Python would exit with 1, as if the failure had occurred, and the other ranks would wait.
         sys.stderr.write(traceback.format_exc())
         sys.stderr.flush()
         if "mpi4py.MPI" in sys.modules:
-            # Once it sees an abort, MPICH's mpiexec reads no more of what the ranks have written.
+            # After an abort, MPICH's mpiexec does not forward the remaining output of the ranks.
             time.sleep(0.2)
             sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(2)
         code = 2
@@ -147,7 +147,7 @@ _EXPECTED = """        print("expected  =", {weight!r})
 
 # The lab's modules are imported before the replacement, so that they keep their own constants.
 _TRANSLATION = """\
-    # The operator talks to mpi4py here, so adjointlab.MPI has to mean mpi4py's constants.
+    # The operator uses mpi4py directly here, so adjointlab.MPI must have mpi4py's constants.
     import adjointlab.worlds.mpi.world
     import adjointlab.worlds.simulated.world
     from adjointlab.store.reproducer import read
@@ -185,7 +185,7 @@ def _uses_lab(module: ModuleType) -> bool:
 _PRODUCTS_USAGE = """Run with: mpiexec -n {ranks} python {name}
 It needs {needs}.{without}
 It prints both inner products of two basis vectors, one entry of the matrix.
-Exit codes: 1 while they differ{differ}, 0 once they do not, 2 where it cannot run."""
+Exit codes: 1 while they differ{differ}, 0 once they agree, 2 if it cannot run."""
 
 
 class _Call(NamedTuple):

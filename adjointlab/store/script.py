@@ -38,8 +38,8 @@ if __name__ == "__main__":
 
 _USAGE = """It replays {name}, which has to lie beside it, and needs adjointlab.
 Run with: {command}
-Exit codes: 1 while the failure is seen, 0 once the case passes, 2 where neither can be told, as where it was found under
-another launcher and is not seen under this one. Under mpiexec, a case that ends its process decides the code."""
+Exit codes: 1 while the failure occurs, 0 once the case passes, 2 if neither is certain, as for a failure that was found
+under another launcher and does not occur under this one. Under mpiexec, a case that ends its process decides the code."""
 
 
 def script(case: Case, report: SearchResult, subject: Subject, beside: Path) -> str | None:

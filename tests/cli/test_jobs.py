@@ -118,7 +118,7 @@ def test_a_failure_is_kept_where_a_smaller_case_that_the_strategy_does_not_draw_
     assert ended.returncode == 3, ended.stderr
     (report,) = results(tmp_path)["reports"]
     assert report["headline"].startswith(
-        "a case fails, as its replay tells; while smaller ones were tried, its process"
+        "a case fails, as its replay shows; while smaller ones were tried, its process"
     )
     ended = run(*command, cwd=tmp_path)
     assert ended.returncode == 1, ended.stderr

@@ -38,8 +38,8 @@ first = declared("first")
 """
 
 ON_RANK_1 = {
-    "more": ('second = declared("second")', "rank 1 has second adjoint (subjects.py:second), which rank 0 has not"),
-    "namesake": ('again = declared("first")', "rank 1 has first adjoint (subjects.py:again), which rank 0 has not"),
+    "more": ('second = declared("second")', "rank 1 has second adjoint (subjects.py:second), which rank 0 lacks"),
+    "namesake": ('again = declared("first")', "rank 1 has first adjoint (subjects.py:again), which rank 0 lacks"),
     "none": ("del first\nother = declared('other')", "rank 1 has no first adjoint (subjects.py:first), which rank 0 has"),
     "renamed": ('first = declared("renamed")', "rank 1 has no first adjoint (subjects.py:first), which rank 0 has"),
 }  # fmt: skip
@@ -60,7 +60,7 @@ def test_a_subject_that_not_all_ranks_have_is_named(tmp_path: Path, how: str) ->
     (tmp_path / "subjects.py").write_text(f"{SUBJECTS}if launched_rank() == 1:\n{changed}")
     ended = run("adjointlab", "check", "subjects.py", "--check", "adjoint", ranks=2, cwd=tmp_path)
     assert ended.returncode == 2, ended.stdout + ended.stderr
-    assert ended.stderr.startswith(f"adjointlab: {told}; all ranks declare the same")
+    assert ended.stderr.startswith(f"adjointlab: {told}; all ranks must declare the same subjects")
     assert ended.stderr.count(told) == 1
     assert not (tmp_path / ".adjointlab").exists()
 

@@ -222,7 +222,7 @@ def test_two_options_may_name_one_device_and_no_file_twice(tmp_path: Path) -> No
     one = [("--json", file), ("--html", str(tmp_path / "other"))]
     assert named_twice(one) == ""
     assert named_twice([*one, ("--junit", str(link))]) == (
-        f"--json and --junit both name {link}; each needs a file of its own"
+        f"--json and --junit both name {link}; each needs a separate file"
     )
     assert named_twice([("--json", os.devnull), ("--html", os.devnull)]) == ""
     assert [is_replaceable(path) for path in (file, str(tmp_path), os.devnull)] == [True, False, False]

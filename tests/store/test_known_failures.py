@@ -62,7 +62,7 @@ def test_a_line_that_nothing_matches_is_unused(tmp_path: Path) -> None:
             r"known.txt:1: 'WrongShift' cannot be read as a known failure; a line is a subject and a check",
         ),
         ("\nWrongShift adjiont\n", r"known.txt:2: check: 'adjiont' is not one of adjoint, matrix"),
-        ("a adjoint\na adjoint # again\n", r"known.txt:2: a adjoint stands at .*known.txt:1 already"),
+        ("a adjoint\na adjoint # again\n", r"known.txt:2: a adjoint is already listed at .*known.txt:1$"),
         ("a b c # d\n", r"known.txt:1: check: 'c' is not one of adjoint, matrix"),
     ],
 )

@@ -201,7 +201,7 @@ def test_the_entry_of_the_specification_is_expected_where_there_is_one(
     weight: Any, printed: str | None, differ: str
 ) -> None:
     text = text_of(entry=MatrixEntry(0, 1, weight))
-    assert f"# Exit codes: 1 while they differ{differ}, 0 once they do not, 2 where it cannot run.\n" in text
+    assert f"# Exit codes: 1 while they differ{differ}, 0 once they agree, 2 if it cannot run.\n" in text
     if printed is None:
         assert "expected" not in text
         assert "same = same" not in text
