@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from adjointlab.checks.check import CheckedSubject, Spaces
-from adjointlab.checks.context import INFINITE, CheckContext
+from adjointlab.checks.context import INFINITE, CheckContext, InputSetting
 from adjointlab.checks.elements import Local, WhereNotFinite, largest_magnitude
+from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.layers.compared_passes import AFTER_STEPS, Comparison, PassObservation
 from adjointlab.checks.layers.drawn_values import described_cotangents, pass_keys
 from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, SequentialTwin, values
@@ -38,6 +39,12 @@ __all__ = ["TRAINING", "TrainingCheck"]
 
 
 _BUFFERS: Final = "buffers after the steps"
+
+_OF_ONE: Final = Hint(
+    FaultKind.ACCUMULATED,
+    "right if each step has one backward pass, and wrong if it adds up the gradients of two microbatches: the second one may overwrite what is "
+    "kept of the first; if the code supports one backward pass alone, a parallel module says accumulates=False",
+)
 
 
 class _Course(NamedTuple):
@@ -107,6 +114,11 @@ class TrainingCheck(TwinCheck):
             )
         cotangents = described_cotangents(context.setting.seed, layer)
         return (PassObservation(comparisons, cotangents=cotangents, steps=str(course)),)
+
+    def plainer_settings(self, setting: InputSetting) -> Iterator[tuple[Hint, InputSetting]]:
+        yield from super().plainer_settings(setting)
+        if ACCUMULATED.of(setting.seed):
+            yield _OF_ONE, replace(setting, seed=ACCUMULATED.changed(setting.seed, 0))
 
     def judge(self, spaces: Spaces, observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
         first, *others = (seen for (seen,) in observations)
