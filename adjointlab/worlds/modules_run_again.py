@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.util import resolve_name
 from itertools import dropwhile
@@ -36,14 +37,35 @@ def run_again(names: Sequence[str]) -> None:
         if not (file := _file(name)):
             continue
         variables = vars(sys.modules[name])
-        before = dict(variables)
-        exec(_code(file), variables)  # noqa: S102 - a module of the user's, which was imported before
+        before = {key: value for key, value in variables.items() if value is not _print_to_files}
+        with _silent(variables):
+            exec(_code(file), variables)  # noqa: S102 - a module of the user's, which was imported before
         # Some are made within other statements, such as `try`.
         variables.update((key, value) for key, value in before.items() if is_a(value, *NO_STATE))
         of_variables = {*map(id, variables.values())}
         for key, value in before.items():
             if value is not variables.get(key):
                 _keep_definitions(value, variables.get(key), of_variables)
+
+
+@contextmanager
+def _silent(variables: dict[str, Any]) -> Iterator[None]:
+    """Context in which code of a module does not print what it has printed when it was imported, unless its `print` is one of its own.
+
+    Not by another `sys.stdout`, which all ranks share: they take turns where a module makes a communicator.
+    """
+    if variables.setdefault("print", _print_to_files) is not _print_to_files:
+        yield
+        return
+    try:
+        yield
+    finally:
+        variables.pop("print", None)
+
+
+def _print_to_files(*values: object, file: Any = None, **options: Any) -> None:
+    if file not in (None, sys.stdout, sys.stderr):
+        print(*values, file=file, **options)
 
 
 def _keep_definitions(before: Any, now: Any, of_variables: set[int]) -> None:
