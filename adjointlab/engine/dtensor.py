@@ -96,7 +96,7 @@ class DTensorRecipe:
         for role, function in (("the function", self.function), ("the reference", self.reference)):
             require_accepts(role, function, names, without(parameters, _DECLARATIONS), sorted(_DECLARATIONS))
         shape_of_mesh = as_mesh(parameters["mesh"])
-        placements = placements_of("placements", parameters, len(shapes), shape_of_mesh)
+        placements = placements_of("placements", parameters, shapes, shape_of_mesh)
         mesh = shape_of_mesh.make_on(comm, self.device_type)
         domain = space_on(mesh, "x", placements, shapes, [dtype] * len(shapes))
 

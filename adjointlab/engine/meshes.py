@@ -72,9 +72,9 @@ def as_mesh(given: Any) -> MeshShape:
 
 
 def placements_of(
-    role: str, parameters: Parameters, number: int, mesh: MeshShape
+    role: str, parameters: Parameters, shapes: Sequence[Sequence[int]], mesh: MeshShape
 ) -> tuple[Sequence[Placement], ...]:
-    """The placements of a case's tensors in the `role`: at most `number` lists, or for a single tensor the list itself.
+    """The placements of a case's tensors in the `role`, of these `shapes`: one list for each of the first tensors, or the list itself for a single one.
 
     Raises :class:`SubjectError` for anything else.
     """
@@ -83,22 +83,22 @@ def placements_of(
     given = parameters.get(role, ())
     if not isinstance(given, Sequence):
         raise SubjectError(f"{role}: {given!r} is not a list of placements")
-    if number == 1 and given and all(isinstance(entry, Placement) for entry in given):
+    if len(shapes) == 1 and given and all(isinstance(entry, Placement) for entry in given):
         given = (given,)
-    for entry in given:
-        _require_placements(role, entry, mesh)
-    if len(given) > number:
-        raise SubjectError(f"{role}: {len(given)} lists of placements, for {counted(number, 'tensor')}")
+    if len(given) > len(shapes):
+        raise SubjectError(f"{role}: {len(given)} lists of placements, for {counted(len(shapes), 'tensor')}")
+    for entry, shape in zip(given, shapes, strict=False):
+        _require_placements(role, entry, mesh, shape)
     return tuple(given)
 
 
 def placements_by_name(
-    parameters: Parameters, names: Sequence[str], mesh: MeshShape
+    parameters: Parameters, shapes: Mapping[str, Sequence[int]], mesh: MeshShape
 ) -> Mapping[str, Sequence[Placement]]:
-    """The placements of a case's parameters that are not copies. Raises :class:`SubjectError` for a name that is not in `names`."""
-    given = _by_name("parameter_placements", parameters, names, "dictionary", "[Shard(0)]")
+    """The placements of a case's parameters that are not copies. Raises :class:`SubjectError` for a name that is not in `shapes`."""
+    given = _by_name("parameter_placements", parameters, list(shapes), "dictionary", "[Shard(0)]")
     for name, placements in given.items():
-        _require_placements(f"parameter_placements[{name!r}]", placements, mesh)
+        _require_placements(f"parameter_placements[{name!r}]", placements, mesh, shapes[name])
     return given
 
 
@@ -127,8 +127,8 @@ def _by_name(
     return given
 
 
-def _require_placements(role: str, given: object, mesh: MeshShape) -> None:
-    """Raise :class:`SubjectError` for anything but a list of placements on a mesh."""
+def _require_placements(role: str, given: object, mesh: MeshShape, shape: Sequence[int]) -> None:
+    """Raise :class:`SubjectError` for anything but a list of placements, on a mesh, of a tensor of this shape."""
     from torch.distributed.tensor import Placement
 
     order = len(mesh.extents)
@@ -138,3 +138,9 @@ def _require_placements(role: str, given: object, mesh: MeshShape) -> None:
         raise SubjectError(
             f"{role}: {given!r} is not a list of placements along the {counted(order, 'dimension')} of the mesh, such as [{example}]"
         )
+    dims = range(-len(shape), len(shape))
+    for each in given:  # type: ignore[attr-defined]
+        if each.is_shard() and each.dim not in dims:
+            raise SubjectError(
+                f"{role}: {each!r} cuts none of the dimensions of a tensor of shape {tuple(shape)}"
+            )

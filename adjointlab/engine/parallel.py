@@ -160,9 +160,7 @@ class ParallelRecipe:
         shape = as_mesh(parameters["mesh"])
         sharing = self._sharing(shape)
         example = self._example(parameters)
-        placing = _placing(
-            parameters, shape, sharing, len(shapes_of(parameters["inputs"])), len(example.outputs)
-        )
+        placing = _placing(parameters, shape, sharing, example.outputs)
         _require_rows(placing, example.outputs)
         sequential = self._to_parallelize(example, parameters, leaves_one=bool(sharing))
         mesh = shape.make_on(comm, self.device_type)
@@ -176,7 +174,9 @@ class ParallelRecipe:
             made.eval()
         names = list(sequential.names.parameters)
         declared = DeclaredParameters(
-            placements_by_name(parameters, names, shape), piece_sizes(parameters, names), sequential.values
+            placements_by_name(parameters, sequential.names.parameters, shape),
+            piece_sizes(parameters, names),
+            sequential.values,
         )
         shared = SharedTensors(mesh, comm)
         space, pieces = made.parameter_space(shared, declared)
@@ -396,9 +396,12 @@ def _initial(
 
 
 def _placing(
-    parameters: Parameters, mesh: MeshShape, sharing: Mapping[int, Reduction], inputs: int, outputs: int
+    parameters: Parameters,
+    mesh: MeshShape,
+    sharing: Mapping[int, Reduction],
+    outputs: Mapping[OutputPath, torch.Tensor],
 ) -> Placing:
-    """The placements of a case's `inputs` inputs and `outputs` outputs: by default the batch is cut along the dimensions of `sharing`."""
+    """The placements of the inputs and outputs of a case: by default batches are cut along dimensions of `sharing`."""
     from torch.distributed.tensor import Replicate, Shard
 
     from adjointlab.torch_distributed.parallel import Placing
@@ -406,8 +409,8 @@ def _placing(
     batch: list[Placement] = [Shard(0) if dim in sharing else Replicate() for dim in range(len(mesh.extents))]
     return Placing(
         batch,
-        placements_of("input_placements", parameters, inputs, mesh),
-        placements_of("output_placements", parameters, outputs, mesh),
+        placements_of("input_placements", parameters, shapes_of(parameters["inputs"]), mesh),
+        placements_of("output_placements", parameters, [y.shape for y in outputs.values()], mesh),
         truth_of(parameters, "dtensors"),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -66,8 +66,13 @@ def freeze(module: torch.nn.Module, pattern: int | Sequence[str], *, leaves_one:
     A pattern is the seed of a subset of those that require a gradient, or, if it is even, of whole modules of them. With
     `leaves_one`, at least one stays unfrozen. Raises :class:`SubjectError` for a name that no parameter has.
     """
-    if isinstance(pattern, str):
-        raise SubjectError(f"frozen: {pattern!r} is not a list of names, such as [{pattern!r}]")
+    given: object = pattern
+    if isinstance(given, str):
+        raise SubjectError(f"frozen: {given!r} is not a list of names, such as [{given!r}]")
+    if not (isinstance(given, Collection) or (isinstance(given, int) and given >= 0)):
+        raise SubjectError(
+            f"frozen: {given!r} is neither a list of names, such as ['weight'], nor 0, for none"
+        )
     if isinstance(pattern, int):
         names = [name for name, held in module.named_parameters() if held.requires_grad]
         chosen = subset(_units(names, pattern), pattern, leaves_one=leaves_one) if pattern else ()
@@ -121,13 +126,16 @@ def type_of(parameters: Parameters) -> str:
 
 def types_of(parameters: Parameters) -> tuple[str, ...]:
     """Element types of the inputs of a case: the given ones, and that of the module for the others."""
-    number, given = len(shapes_of(parameters["inputs"])), tuple(parameters.get("input_dtypes", ()))
-    if len(given) > number or not set(given) <= DTYPES.keys():
-        others = "; prepare= makes masks of numbers, `lambda x, mask: (x, mask > 0)`" * ("bool" in given)
+    number, given = len(shapes_of(parameters["inputs"])), parameters.get("input_dtypes", ())
+    is_list = isinstance(given, Sequence) and not isinstance(given, str)
+    if not is_list or len(given) > number or not set(given) <= DTYPES.keys():
+        others = "; prepare= makes masks of numbers, `lambda x, mask: (x, mask > 0)`" * (
+            is_list and "bool" in given
+        )
         raise SubjectError(
             f"input_dtypes: {given!r}, and not one of {', '.join(DTYPES)} for each of {counted(number, 'input')}{others}"
         )
-    return given + (type_of(parameters),) * (number - len(given))
+    return (*given, *[type_of(parameters)] * (number - len(given)))
 
 
 def zeros_for(parameters: Parameters, device_type: DeviceType) -> list[torch.Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -26,11 +26,11 @@ from adjointlab.engine.adapters import Parameters, UserFunction
 from adjointlab.engine.drawing_errors import forgotten_draw
 from adjointlab.engine.options import ListParameters
 from adjointlab.engine.parameter_tree import own_copy
-from adjointlab.spelling import described_type
+from adjointlab.spelling import described_type, did_you_mean
 from adjointlab.torch_distributed.opening import process_group
 from adjointlab.typing import Communicator
 from adjointlab.worlds.forks import forks_ended
-from adjointlab.worlds.module_state import ModuleState
+from adjointlab.worlds.module_state import ModuleState, is_within
 from adjointlab.worlds.modules_run_again import run_again
 
 __all__ = [
@@ -226,6 +226,7 @@ class Subject:
     @contextmanager
     def _own_variables(self, comm: Communicator) -> Iterator[Callable[[], AbstractContextManager[None]]]:
         """Context in which this rank has its own variables in rank-local modules, with the value of :meth:`surroundings`."""
+        _require_imported(self.rank_local)
         if not self.rank_local:
             yield nullcontext
         elif (separate := getattr(comm, "separate", None)) is not None:  # simulated ranks share the modules
@@ -258,6 +259,20 @@ class Subject:
 @st.composite
 def _parameters(draw: DrawFn, subject: Subject, ranks: int) -> dict[str, object]:
     return subject.drawn(draw, ranks)
+
+
+def _require_imported(packages: Iterable[str]) -> None:
+    """Raise :class:`SubjectError` for a name in `rank_local` that is not a module or package imported so far."""
+    for name in packages:
+        if name in sys.modules or any(is_within(each, [name]) for each in list(sys.modules)):
+            continue
+        module = name.rpartition(".")[0]
+        advice = (
+            f"; name the module {module}" if module in sys.modules else did_you_mean(name, list(sys.modules))
+        )
+        raise SubjectError(
+            f"rank_local: {name!r} is none of the modules that are imported when a case begins: import it with the subject{advice}"
+        )
 
 
 def _require_bounds(name: str, operator: LinearOperator) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.util import resolve_name
 from itertools import dropwhile
@@ -36,14 +37,35 @@ def run_again(names: Sequence[str]) -> None:
         if not (file := _file(name)):
             continue
         variables = vars(sys.modules[name])
-        before = dict(variables)
-        exec(_code(file), variables)  # noqa: S102 - a module of the user's, which was imported before
+        before = {key: value for key, value in variables.items() if value is not _print_to_files}
+        with _silent(variables):
+            exec(_code(file), variables)  # noqa: S102 - a module of the user's, which was imported before
         # Definitions nested in other statements, such as `try`, have been executed again.
         variables.update((key, value) for key, value in before.items() if is_a(value, *NO_STATE))
         of_variables = {*map(id, variables.values())}
         for key, value in before.items():
             if value is not variables.get(key):
                 _keep_definitions(value, variables.get(key), of_variables)
+
+
+@contextmanager
+def _silent(variables: dict[str, Any]) -> Iterator[None]:
+    """Context in which a module's `print` writes nothing to the terminal, as it has printed when it was imported; unless it defines a `print`.
+
+    `sys.stdout` is not replaced, because all ranks share it, and they take turns while a module makes a communicator.
+    """
+    if variables.setdefault("print", _print_to_files) is not _print_to_files:
+        yield
+        return
+    try:
+        yield
+    finally:
+        variables.pop("print", None)
+
+
+def _print_to_files(*values: object, file: Any = None, **options: Any) -> None:
+    if file not in (None, sys.stdout, sys.stderr):
+        print(*values, file=file, **options)
 
 
 def _keep_definitions(before: Any, now: Any, of_variables: set[int]) -> None:

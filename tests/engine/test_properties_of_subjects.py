@@ -90,7 +90,7 @@ def test_arrays_are_drawn_from_the_libraries_that_are_there_and_on_the_device(
         operator(arrays=("cupy",)).libraries()
 
 
-@pytest.mark.parametrize(("rank_local", "separated"), [(("mine", "yours"), [("mine", "yours")]), ((), [])])
+@pytest.mark.parametrize(("rank_local", "separated"), [(("sys", "re"), [("sys", "re")]), ((), [])])
 def test_modules_of_simulated_ranks_are_separated_where_that_is_asked_for(
     rank_local: tuple[str, ...], separated: list[Any]
 ) -> None:
@@ -100,6 +100,21 @@ def test_modules_of_simulated_ranks_are_separated_where_that_is_asked_for(
     with operator(rank_local=rank_local).surroundings(comm) as before:
         assert before is nullcontext
     assert asked == separated
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("nowhere", ""),
+        ("hypothesi", "; did you mean hypothesis?"),
+        ("adjointlab.engine.subject.Subject", "; name the module adjointlab.engine.subject"),
+    ],
+)
+def test_a_name_in_rank_local_that_no_imported_module_has_is_refused(name: str, advice: str) -> None:
+    refused = f"rank_local: '{name}' is none of the modules that are imported when a case begins: import it with the subject{advice}"
+    comm: Any = SimpleNamespace()
+    with pytest.raises(SubjectError, match=f"^{re.escape(refused)}$"):
+        operator(rank_local=(name,)).surroundings(comm).__enter__()
 
 
 def test_the_next_case_of_a_process_finds_variables_as_they_were_before_this_one(

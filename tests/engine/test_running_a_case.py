@@ -248,7 +248,7 @@ LAYOUT = al.Layout((4,), (2,))
 
 
 @pytest.mark.parametrize("reference", [None, lambda *x, gain, **arguments: (x, {**arguments, "gain": gain})])
-@pytest.mark.parametrize("rank_local", [(), ("json.tool",)])
+@pytest.mark.parametrize("rank_local", [(), ("json",)])
 def test_the_body_gives_the_check_what_case_and_subject_declare(
     reference: Any, rank_local: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -164,6 +164,31 @@ kinds[2] = object()
     assert len(module.calls) == 1
 
 
+def test_a_module_prints_what_it_prints_when_it_is_imported_and_later_calls_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = f"""
+import sys
+print("on standard output")
+print("on the other one", file=sys.stderr)
+with open({str(tmp_path / "file")!r}, "a") as file:
+    print("in a file", file=file)
+tell = [lambda: print("later")]
+"""
+    (tmp_path / "asking.py").write_text(source)
+    module = ModuleType("asking")
+    module.__file__ = str(tmp_path / "asking.py")
+    monkeypatch.setitem(sys.modules, "asking", module)
+    monkeypatch.setattr(modules_run_again, "uses_comm_world", lambda name: name == "asking")
+    run_again(["asking"])
+    run_again(["asking"])
+    assert capsys.readouterr() == ("", "")
+    assert (tmp_path / "file").read_text() == "in a file\n" * 2
+    module.tell[0]()
+    assert capsys.readouterr().out == "later\n"
+    assert "print" not in vars(module)
+
+
 def test_a_module_whose_source_is_gone_and_a_script_are_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,15 +8,16 @@ in half of them learning rates are halved after each step, as a scheduler does, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from adjointlab.checks.check import CheckedSubject, Spaces
-from adjointlab.checks.context import INFINITE, CheckContext
+from adjointlab.checks.context import INFINITE, CheckContext, InputSetting
 from adjointlab.checks.elements import Local, WhereNotFinite, largest_magnitude
+from adjointlab.checks.hints import FaultKind, Hint
 from adjointlab.checks.layers.compared_passes import AFTER_STEPS, Comparison, PassObservation
 from adjointlab.checks.layers.drawn_values import described_cotangents, pass_keys
 from adjointlab.checks.layers.modules import LocalModule, ModuleUnderTest, SequentialTwin, values
@@ -42,6 +43,12 @@ _BUFFERS: Final = "buffers after the steps"
 _IN_SECOND_MICROBATCH: Final = (
     "raised in the second microbatch of a step, which adds up the gradients of two, as in half of all cases: if the code "
     "supports only one backward pass in a step, a parallel module says accumulates=False"
+)
+
+_OF_ONE: Final = Hint(
+    FaultKind.ACCUMULATED,
+    "right if each step has one backward pass, and wrong if it adds up the gradients of two microbatches: the second one may overwrite what is "
+    "kept of the first; if the code supports one backward pass alone, a parallel module says accumulates=False",
 )
 
 
@@ -110,6 +117,11 @@ class TrainingCheck(TwinCheck):
             )
         cotangents = described_cotangents(context.setting.seed, layer)
         return (PassObservation(comparisons, cotangents=cotangents, steps=str(course)),)
+
+    def plainer_settings(self, setting: InputSetting) -> Iterator[tuple[Hint, InputSetting]]:
+        yield from super().plainer_settings(setting)
+        if ACCUMULATED.of(setting.seed):
+            yield _OF_ONE, replace(setting, seed=ACCUMULATED.changed(setting.seed, 0))
 
     def judge(self, spaces: Spaces, observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
         first, *others = (seen for (seen,) in observations)

@@ -43,8 +43,12 @@ _PACE_WHEN_CROWDED: Final = Pace(before=1e-3, after=0.25)
 
 # Seconds for which a wait continues after another rank has failed. A message that was sent before the failure may still arrive
 # and complete the wait. This rank then proceeds as it would have done anyway, for example raises the same exception as all
-# others, and is not reported as a victim of the first.
+# others, and is not reported as a victim of the first. Ranks that have yet to send need a processor: with fewer processors than
+# ranks they wait longer for one, and on a busy machine too, where this rank also waits. So of the time between two looks at the
+# notices, only as much counts as a look and a rest usually take.
 _GRACE_AFTER_FAILURE: Final = 1e-2
+_GRACE_WHEN_CROWDED: Final = 5e-2
+_BETWEEN_LOOKS: Final = 2e-3
 
 
 class OpenRequest(Protocol):
@@ -72,6 +76,7 @@ class Guard:
         self.describer = Describer()
         self.quick_polls = range(_QUICK_POLLS_WHEN_CROWDED if is_crowded else _QUICK_POLLS)
         self._pace = _PACE_WHEN_CROWDED if is_crowded else _PACE
+        self._grace = _GRACE_WHEN_CROWDED if is_crowded else _GRACE_AFTER_FAILURE
         self.start_run(0, 0)
 
     def start_run(self, run_number: int, ranks: int) -> None:
@@ -99,7 +104,8 @@ class Guard:
         self._is_polling = False
         self._rests = Rests(self._pace)  # of a loop of polls
         self._notices: list[Notice] = []
-        self._noticed_at: float | None = None  # time of the first of them
+        self._grace_left = self._grace  # from the first of them on
+        self._looked_at: float | None = None  # since then
 
     def finish_run(self) -> RunStatistics:
         """Return the statistics of the run."""
@@ -246,8 +252,9 @@ class Guard:
                 self.cancelled_as = self._blocked_in(call)
             else:
                 now = perf_counter()
-                self._noticed_at = self._noticed_at or now
-                if now - self._noticed_at < _GRACE_AFTER_FAILURE:
+                self._grace_left -= min(now - (self._looked_at or now), _BETWEEN_LOOKS)
+                self._looked_at = now
+                if self._grace_left > 0:
                     return
                 peers = tuple(sorted(notice.rank for notice in self._notices))
                 self.cancelled_as = PeerFailed(str(call), str(call_site()), peers, self._came_back())
