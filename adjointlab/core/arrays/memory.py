@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add", "add_into", "beside", "clear", "conjugate", "copy", "copy_into", "empty", "is_row_major", "is_writable", "joined", "kept",
-    "may_share_memory", "note_change", "scale", "zeros",
+    "may_share_memory", "note_change", "scale", "times_written", "zeros",
 ]  # fmt: skip
 
 _HUGE_PAGE_BYTES = 2**22
@@ -139,6 +139,11 @@ def note_change(array: Array) -> None:
     """
     if is_torch(array) and not array.is_inference():
         sys.modules["torch"].autograd.graph.increment_version(array)
+
+
+def times_written(array: Array) -> int:
+    """Return how often torch has counted that the memory of `array` was written into; 0 where nobody counts."""
+    return array._version if is_torch(array) and not array.is_inference() else 0
 
 
 def is_row_major(array: Array) -> bool:
