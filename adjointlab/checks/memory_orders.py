@@ -27,6 +27,7 @@ __all__ = [
     "LEGAL_ORDERS",
     "MIXED_ORDERS",
     "ORDERS",
+    "RESTORED",
     "Placed",
     "mixed",
     "order_on",
@@ -47,6 +48,12 @@ LEGAL_ORDERS = (*ORDERS, *MIXED_ORDERS)
 
 _PLAIN = ("row-major", "column-major")
 
+RESTORED = (
+    "afterwards",
+    "it has its old values again, but torch counts writes, and rejects tensors that other functions have saved of it for their backward passes",
+)
+"""A line on a tensor that was written into, and holds the same values again."""
+
 _LEAD = 2
 """Guard cells before the first element of the last dimension: an even number, because torch's `view_as_complex` rejects odd offsets."""
 
@@ -55,7 +62,7 @@ _STEPS = {"strided": 2, "offset": 1, "reversed": 1}
 
 @dataclass(frozen=True)
 class Placed:
-    """The view that the operator gets, and the buffer around it with a copy of its octets.
+    """The view that the operator gets, and the buffer around it with a copy of its octets, and how often it had been written into then.
 
     `values` are the drawn values in NumPy, in memory that the operator never sees.
     """
@@ -64,10 +71,20 @@ class Placed:
     view: Any  # an Array, which torch's functions take too
     buffer: Array
     octets: bytes
+    times_written: int
 
     @property
     def unchanged(self) -> bool:
-        """True if every bit of the buffer, guard zones included, is unchanged; NaN equals itself here."""
+        """True if torch has counted no write into the buffer and every bit of it, guard zones included, is unchanged; NaN equals itself here."""
+        return arrays.times_written(self.view) == self.times_written and self._holds_the_same
+
+    @property
+    def is_restored(self) -> bool:
+        """True if the buffer was written into, and holds what it held."""
+        return not self.unchanged and self._holds_the_same
+
+    @property
+    def _holds_the_same(self) -> bool:
         return arrays.octets_of_values(self.buffer) == self.octets
 
 
@@ -107,12 +124,13 @@ def place(values: NumpyArray, dtype: str, memory: str, order: str) -> Placed:
         inner[...] = values
     elif values.size:
         arrays.copy_into(view, arrays.from_numpy(values, dtype, memory))
-    return Placed(values, view, buffer, arrays.octets_of_values(held))
+    return Placed(values, view, buffer, arrays.octets_of_values(held), arrays.times_written(view))
 
 
 def placed_as_it_is(array: Array) -> Placed:
     """Return `array` where it lies, without guard zones."""
-    return Placed(arrays.to_numpy(array).copy(), array, array, arrays.octets_of_values(array))
+    octets = arrays.octets_of_values(array)
+    return Placed(arrays.to_numpy(array).copy(), array, array, octets, arrays.times_written(array))
 
 
 def _buffer_shape(shape: tuple[int, ...], order: str) -> tuple[int, ...]:

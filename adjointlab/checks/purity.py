@@ -16,7 +16,7 @@ from adjointlab.checks.elements import Difference, Local, Tolerance, first_diffe
 from adjointlab.checks.forms import other_forms, plain_form
 from adjointlab.checks.fresh_memory import FILLS, controlled, filled
 from adjointlab.checks.hints import FaultKind, Hint
-from adjointlab.checks.memory_orders import ORDERS, Placed
+from adjointlab.checks.memory_orders import ORDERS, RESTORED, Placed
 from adjointlab.checks.schedule_invariant import ScheduleInvariant
 from adjointlab.checks.verdict import Verdict, coherent, incoherent
 from adjointlab.core.operator import Direction
@@ -54,6 +54,7 @@ class DirectionOutputs:
 
     changed: bool  # whether an argument or its guard zones were written into
     changed_by: str  # the forms that may have done so, if the plain one did not
+    is_restored: bool  # so that it holds what it held
     outputs: dict[Circumstance, Local]  # the first is the standard
     again: Local  # in the standard circumstance, after all others
     forms: dict[str, Local]  # for each other form, contents of the memory that it had to write into
@@ -75,7 +76,7 @@ class PurityObservation:
 
 
 class PurityCheck(Check[PurityObservation]):
-    """Arguments are bitwise unchanged, guard zones included; results depend on nothing but the arguments' values.
+    """Arguments are bitwise unchanged, guard zones included, and torch has counted no write into them; results depend on nothing but the arguments' values.
 
     The same values are given in row-major memory and in the case's memory order, between guard zones of NaN, and with two
     fills of fresh memory: all results agree. So do those of an operator's other forms: into memory given as `out`, in place, and, for
@@ -106,6 +107,7 @@ class PurityCheck(Check[PurityObservation]):
             for rank, one in enumerate(seen):
                 if one.changed:
                     only = [("only", one.changed_by)] if one.changed_by else []
+                    only += [RESTORED] if one.is_restored else []
                     return incoherent(f"{direction} writes into its argument", ("rank", str(rank)), *only)
             # Only of the plain outputs: a NaN in the others may come from the guard zones or fresh memory, and the comparisons
             # below find and name that.
@@ -226,27 +228,28 @@ def _observe(
             return placed, apply([entry.view for entry in placed])
 
     outputs: dict[Circumstance, Local] = {}
-    changed = False
+    written: list[Placed] = []
     # Two fills: a number shows a read that NaN does not (np.fmax ignores NaN), and NaN shows one whose error with the number
     # is within the tolerance.
     for order, fill in product(dict.fromkeys((context.setting.order(side), ORDERS[0])), FILLS):
         circumstance = Circumstance(order, f"{fill:g}")
         placed, result = applied(circumstance)
         outputs[circumstance] = context.numpy(result)
-        changed |= not all(entry.unchanged for entry in placed)
+        written += [entry for entry in placed if not entry.unchanged]
     again = context.numpy(applied(next(iter(outputs)))[1])
     changed_by = ""
     forms = other_forms(
         context.operator, direction, [entry.view for entry in placed], result, context.forms_left_out
     )
-    if not changed and not all(entry.unchanged for entry in placed):
-        changed, changed_by = True, " or ".join(form.name for form in forms if form.is_applied)
+    if not written and (written := [entry for entry in placed if not entry.unchanged]):
+        changed_by = " or ".join(form.name for form in forms if form.is_applied)
     argument = [entry.view for entry in context.placed(space, side, 0, bound, order=ORDERS[0])]
     with filled(FILLS[1]):
         plain = apply(argument, context.fresh())
     return DirectionOutputs(
-        changed,
+        bool(written),
         changed_by,
+        all(entry.is_restored for entry in written),
         outputs,
         again,
         {form.name: context.numpy(form.result) for form in forms},

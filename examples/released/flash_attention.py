@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from types import SimpleNamespace
 
 import torch
@@ -158,13 +157,14 @@ def _flash_attn_varlen_backward(
         )
 
 
-def install():
-    """For packages that import flash-attn's functions."""
-    interface = SimpleNamespace(
-        _flash_attn_forward=_flash_attn_forward,
-        _flash_attn_backward=_flash_attn_backward,
-        _flash_attn_varlen_forward=_flash_attn_varlen_forward,
-        _flash_attn_varlen_backward=_flash_attn_varlen_backward,
-    )
-    sys.modules["flash_attn"] = SimpleNamespace(flash_attn_interface=interface)
-    sys.modules["flash_attn.flash_attn_interface"] = interface
+_interface = SimpleNamespace(
+    _flash_attn_forward=_flash_attn_forward,
+    _flash_attn_backward=_flash_attn_backward,
+    _flash_attn_varlen_forward=_flash_attn_varlen_forward,
+    _flash_attn_varlen_backward=_flash_attn_varlen_backward,
+)
+MODULES = {
+    "flash_attn": SimpleNamespace(flash_attn_interface=_interface),
+    "flash_attn.flash_attn_interface": _interface,
+}
+"""For packages that import flash-attn's functions."""

@@ -13,18 +13,18 @@ import flash_attention
 import torch
 import torch.distributed as dist
 from hypothesis import strategies as st
-from parts_of_packages import without_init
+from parts_of_packages import with_modules, without_init
 from torch import nn
 from torch.distributed.tensor import Shard
 
 import adjointlab as al
 
-flash_attention.install()
 without_init("ring_flash_attn")
-from ring_flash_attn import llama3_flash_attn_varlen, zigzag_ring_flash_attn_varlen  # noqa: E402
-from ring_flash_attn.ring_flash_attn import ring_flash_attn_func  # noqa: E402
-from ring_flash_attn.stripe_flash_attn import stripe_flash_attn_func  # noqa: E402
-from ring_flash_attn.zigzag_ring_flash_attn import zigzag_ring_flash_attn_func  # noqa: E402
+with with_modules(flash_attention.MODULES):
+    from ring_flash_attn import llama3_flash_attn_varlen, zigzag_ring_flash_attn_varlen
+    from ring_flash_attn.ring_flash_attn import ring_flash_attn_func
+    from ring_flash_attn.stripe_flash_attn import stripe_flash_attn_func
+    from ring_flash_attn.zigzag_ring_flash_attn import zigzag_ring_flash_attn_func
 
 
 class Attention(nn.Module):

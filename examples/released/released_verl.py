@@ -5,16 +5,14 @@ adjointlab check examples/released/released_verl.py --check adjoint --check sequ
 
 from __future__ import annotations
 
-import sys
 from types import SimpleNamespace
 
 import torch
-import torch._dynamo
 import torch.distributed as dist
 from exchanges import exchange
 from hypothesis import strategies as st
 from megatron.core import parallel_state
-from parts_of_packages import without_init
+from parts_of_packages import with_modules, without_init
 from torch import nn
 from torch.distributed.tensor import Replicate, Shard
 
@@ -22,16 +20,19 @@ import adjointlab as al
 
 parts = ("utils", "utils.megatron", "trainer", "trainer.distillation", "trainer.distillation.megatron")
 without_init("verl", *(f"verl.{part}" for part in parts))
-# What the loss imports for its callers, and the compiler that it calls in every forward pass.
-sys.modules["verl.models.mcore.util"] = SimpleNamespace(
-    preprocess_bshd_engine=None, preprocess_thd_engine=None
-)
-sys.modules["verl.workers.config"] = SimpleNamespace(DistillationConfig=None, DistillationLossConfig=None)
-torch._dynamo.config.disable = True
+of_callers = {
+    "verl.models.mcore.util": SimpleNamespace(preprocess_bshd_engine=None, preprocess_thd_engine=None),
+    "verl.workers.config": SimpleNamespace(DistillationConfig=None, DistillationLossConfig=None),
+}
+with with_modules(of_callers):
+    from verl.trainer.distillation.megatron.losses import _VocabParallelKLDivergence
 
-from verl.trainer.distillation.megatron.losses import _VocabParallelKLDivergence  # noqa: E402
 from verl.utils import ulysses  # noqa: E402
 from verl.utils.megatron import tensor_parallel  # noqa: E402
+
+# It calls the compiler in every forward pass.
+tensor_parallel.torch = SimpleNamespace(**vars(torch))
+tensor_parallel.torch.compile = lambda **options: lambda function: function
 
 SEQUENCE, HEADS = 1, 2
 

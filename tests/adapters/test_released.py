@@ -69,6 +69,12 @@ def needs(package: str) -> pytest.MarkDecorator:
         pytest.param("released_veomni.py", 3, 1, marks=needs("veomni")),
         pytest.param("released_verl.py", 3, 1, marks=[needs("verl"), needs("megatron")]),
         pytest.param("released_ring_flash_attn.py", 3, 1, marks=needs("ring_flash_attn")),
+        pytest.param("released_stable_pretraining.py", 3, 1, marks=needs("stable_pretraining")),
+        pytest.param(
+            "released_fvcore.py", 3, 1, marks=[needs(each) for each in ("fvcore", "pytorchvideo", "nnunetv2")]
+        ),
+        pytest.param("released_pylate.py", 3, 1, marks=needs("pylate")),
+        pytest.param("released_sentence_transformers.py", 3, 1, marks=needs("sentence_transformers")),
         pytest.param("released_lightly.py", 3, 1, marks=needs("lightly")),
         pytest.param("released_nanotron.py", 3, 1, marks=needs("nanotron")),
         pytest.param("released_deepinv.py", 3, 1, marks=needs("deepinv")),

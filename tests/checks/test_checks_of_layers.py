@@ -9,6 +9,7 @@ import pytest
 
 import adjointlab as al
 from adjointlab.checks.check import checks_of
+from adjointlab.checks.memory_orders import RESTORED
 from adjointlab.checks.verdict import Status, Verdict
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
@@ -228,6 +229,34 @@ def test_a_layer_that_overwrites_its_input_is_found() -> None:
     found = verdict(scaled(kind=InPlace), "sequential")
     assert found.headline == "the layer writes into an input"
     assert ("to allow it", "declare overwrites_inputs = True") in found.lines
+
+
+class NegatedTwice(torch.autograd.Function):
+    """A product whose backward pass works in the memory of x, and leaves there what there was."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any) -> Any:
+        ctx.save_for_backward(x, weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        x, weight = ctx.saved_tensors
+        of_weight = -gradients[0] * x.neg_()
+        x.neg_()
+        return gradients[0] * weight, of_weight
+
+
+class Restored(Scaled):
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        return NegatedTwice.apply(x, self.weight)
+
+
+def test_a_layer_that_restores_what_it_has_overwritten_is_found() -> None:
+    found = verdict(scaled(kind=Restored), "gradients")
+    assert found.headline == "the layer writes into an input"
+    assert RESTORED in found.lines
 
 
 def test_a_layer_that_says_that_it_overwrites_its_input_is_coherent() -> None:

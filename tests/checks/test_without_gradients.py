@@ -10,6 +10,7 @@ from torch import nn
 
 import adjointlab as al
 from adjointlab.checks.context import InputSetting
+from adjointlab.checks.memory_orders import RESTORED
 from adjointlab.checks.told import hints_told
 from adjointlab.checks.verdict import Verdict
 from adjointlab.engine.case import Case
@@ -55,6 +56,27 @@ def test_a_function_does_the_same_without_gradients() -> None:
     wrong = of_function(doubled_in_training)
     assert wrong.headline == "forward under torch.no_grad() gives something else than with gradients"
     assert {"element", "with gradients", "under torch.no_grad()"} <= set(dict(wrong.lines))
+
+
+class Restoring(torch.autograd.Function):
+    """Twice x; the backward pass works in the memory of its argument, and leaves there what there was."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        (gradient,) = gradients
+        result = -2 * gradient.neg_()
+        gradient.neg_()
+        return result
+
+
+def test_what_is_written_and_restored_is_found() -> None:
+    wrong = of_function(lambda comm, x: Restoring.apply(x))
+    assert wrong.headline == "adjoint writes into its argument"
+    assert RESTORED in wrong.lines
 
 
 def hooked(comm: Any, x: torch.Tensor) -> torch.Tensor:

@@ -30,6 +30,7 @@ from adjointlab.checks.layers.passes import (
 from adjointlab.checks.layers.repeated import repeated_hint
 from adjointlab.checks.layers.sensitivity import Allowances
 from adjointlab.checks.layers.unsummed import unsummed_hint
+from adjointlab.checks.memory_orders import RESTORED
 from adjointlab.checks.verdict import Figure, Figures, Verdict, coherent, incoherent
 from adjointlab.core.layout import Window
 from adjointlab.core.space import LocalType, Space, Tensor
@@ -125,6 +126,7 @@ class Change(NamedTuple):
     what: str  # such as "an input"
     tensor: str
     allowed_by: str = ""  # declaration that would allow it
+    is_restored: bool = False  # so that it holds what it held
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,8 @@ def first_wrong(observations: Sequence[tuple[PassObservation, ...]]) -> Verdict:
         for change in (change for seen in passes for change in seen.changes):
             allowed = [("to allow it", change.allowed_by)] if change.allowed_by else []
             place = "tensor", f"{change.tensor} (rank {rank})"
-            return incoherent(f"the layer writes into {change.what}", place, *allowed)
+            afterwards = [RESTORED] if change.is_restored else []
+            return incoherent(f"the layer writes into {change.what}", place, *afterwards, *allowed)
     for number, ranks in enumerate(zip(*observations, strict=True)):
         if found := _first_difference(ranks):
             return _not_sequential(ranks, *found, is_repeated=bool(number))

@@ -326,12 +326,12 @@ def _changes(layer: Layer, each: Pass) -> tuple[Change, ...]:
     allowed_by = _A_COPY if layer.is_made_of_twin else "declare overwrites_inputs = True"
     return (
         *(
-            Change("an input", tensor.name, allowed_by)
+            Change("an input", tensor.name, allowed_by, placed.is_restored)
             for tensor, placed in zip(layer.domain.tensors, each.inputs, strict=True)
             if not placed.unchanged
         ),
         *(
-            Change("a cotangent", tensor.name)
+            Change("a cotangent", tensor.name, is_restored=placed.is_restored)
             for tensor, placed in zip(layer.codomain.tensors, each.cotangents, strict=True)
             if not placed.unchanged
         ),

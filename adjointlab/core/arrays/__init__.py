@@ -66,6 +66,7 @@ from adjointlab.core.arrays.memory import (
     note_change,
     outside_inference_mode,
     scale,
+    times_written,
     zeros,
 )
 from adjointlab.core.arrays.rank_streams import rank_context
@@ -151,6 +152,7 @@ __all__ = [
     "summable_values",
     "summing_memory",
     "supports",
+    "times_written",
     "to_numpy",
     "type_in_space",
     "view_in",

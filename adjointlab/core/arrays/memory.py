@@ -21,22 +21,8 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "add",
-    "add_into",
-    "clear",
-    "conjugate",
-    "copy",
-    "copy_into",
-    "empty",
-    "empty_native",
-    "is_row_major",
-    "is_writable",
-    "joined",
-    "may_share_memory",
-    "note_change",
-    "outside_inference_mode",
-    "scale",
-    "zeros",
+    "add", "add_into", "clear", "conjugate", "copy", "copy_into", "empty", "empty_native", "is_row_major", "is_writable", "joined",
+    "may_share_memory", "note_change", "outside_inference_mode", "scale", "times_written", "zeros",
 ]  # fmt: skip
 
 _HUGE_PAGE_BYTES = 2**22
@@ -153,6 +139,11 @@ def note_change(array: Array) -> None:
     """
     if is_torch(array) and not array.is_inference():
         sys.modules["torch"].autograd.graph.increment_version(array)
+
+
+def times_written(array: Array) -> int:
+    """Return how often torch has counted that the memory of `array` was written into; 0 where nobody counts."""
+    return array._version if is_torch(array) and not array.is_inference() else 0
 
 
 def is_row_major(array: Array) -> bool:

@@ -13,12 +13,12 @@ import torch.distributed as dist
 sys.path.append(str(Path(__file__).parents[1]))
 
 import flash_attention
-from parts_of_packages import without_init
+from parts_of_packages import with_modules, without_init
 
-flash_attention.install()
 without_init("ring_flash_attn")
-from ring_flash_attn.ring_flash_attn import ring_flash_attn_func  # noqa: E402
-from ring_flash_attn.zigzag_ring_flash_attn import zigzag_ring_flash_attn_func  # noqa: E402
+with with_modules(flash_attention.MODULES):
+    from ring_flash_attn.ring_flash_attn import ring_flash_attn_func
+    from ring_flash_attn.zigzag_ring_flash_attn import zigzag_ring_flash_attn_func
 
 
 def main(rank, store, ranks=2):
