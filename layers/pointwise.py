@@ -178,6 +178,15 @@ def _value_dtype(function: Elementwise, dtype: torch.dtype) -> tuple[torch.dtype
         raise ValueError(
             f"function: {name} returns {described_type(together)}, but a point-wise function must return a tensor"
         )
+    _require_elementwise(name, x, together, alone)
+    # A module that works in place on the result of another one does not change the argument.
+    return together.dtype, argument._version + in_training._version > 0
+
+
+def _require_elementwise(
+    name: str, x: torch.Tensor, together: torch.Tensor, alone: list[torch.Tensor]
+) -> None:
+    """Raise `ValueError` unless the values of a function for all of `x` are those for its elements `alone`, and take nothing else."""
     # A tensor that the function itself makes require a gradient, such as its argument, is a different one in each call.
     if any(leaf is other for leaf in _leaves(together) for other in _leaves(alone[0])):
         raise ValueError(
@@ -191,13 +200,11 @@ def _value_dtype(function: Elementwise, dtype: torch.dtype) -> tuple[torch.dtype
     one, all_of_them = (
         values.detach().reshape(-1).to(torch.complex128) for values in (torch.cat(alone), together)
     )
-    rounding = 2.0**-5 if dtype.itemsize == 2 else 2.0**-16
+    rounding = 2.0**-5 if x.dtype.itemsize == 2 else 2.0**-16
     if not torch.allclose(one, all_of_them, rtol=rounding, atol=rounding, equal_nan=True):
         raise ValueError(
             f"function: {name} is not elementwise: its value for an element depends on other elements"
         )
-    # A module that works in place on the result of another one does not change the argument.
-    return together.dtype, argument._version + in_training._version > 0
 
 
 def _leaves(value: torch.Tensor) -> list[torch.Tensor]:

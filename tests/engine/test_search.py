@@ -317,18 +317,6 @@ def test_a_result_that_changes_from_run_to_run_is_reported_as_such(world: Simula
     assert "changes from run to run" in report.verdict.headline
 
 
-def test_a_strategy_that_rejects_everything_is_reported(world: SimulatedWorld) -> None:
-    from hypothesis import assume
-
-    def never(draw: Any, ranks: int) -> dict[str, Any]:
-        assume(False)
-        return {}
-
-    report = investigate(world, al.subject(Identity)(never), "adjoint", Budget(10))
-    assert report.status is Status.UNJUDGED
-    assert "strategy" in report.verdict.headline
-
-
 def test_an_exception_in_a_strategy_reaches_the_caller(world: SimulatedWorld) -> None:
     def broken(draw: Any, ranks: int) -> dict[str, Any]:
         raise ZeroDivisionError("in the strategy")
