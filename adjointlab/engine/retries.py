@@ -7,6 +7,7 @@ A retry tells something only beside a *control*, which differs from it in that o
 - a relation of wrong values to those that are due is told where it holds under several keys, of values with many digits;
 - where it shows under some schedule, and not where ranks run in turn and messages arrive at once, it needs the former;
   so do results that are not finite, where they are finite in the latter, be they wrong;
+- where a call left open what it matches, and wrong results are others under another schedule, they depend on the schedule;
 - a result of a layer is of a rank's own part where it does not change when the other ranks hold other values.
 
 A case that could not be judged tells nothing.
@@ -53,7 +54,7 @@ _TELLING: Final = 3
 """Keys of the values that show what is told; none may contradict it."""
 
 _ORDERS: Final = 2
-"""Orders of ranks and messages, beside the case's own, in which a fault must stay away before cuts are said to bring it."""
+"""Orders of ranks and messages beside the case's own. In all of them a fault must stay away before cuts are said to bring it."""
 
 _HOLDERS: Final = 4
 """Ranks, at most, of which the own part is looked at."""
@@ -145,15 +146,8 @@ class _Retries:
             yield Hint(FaultKind.EMPTY, text)
 
     def of_schedule(self) -> Iterator[Hint]:
-        """Hints on faults that need another order of ranks and messages than the simplest; hangs say so themselves."""
-        simplest = structs.replace(self.case, schedule=0)
-        if not self.case.schedule or self.verdict.is_hang:
-            return
-        if self._vanishes(simplest, self.case):
-            text = "right where ranks run in turn and messages arrive at once, and wrong in another execution that MPI allows"
-        elif self._is_not_finite_unlike(simplest):
-            text = "finite, but wrong, where ranks run in turn and messages arrive at once"
-        else:
+        """Hints on faults that depend on the order of ranks and messages; hangs say so themselves."""
+        if self.verdict.is_hang or not (text := self._told_by_simplest() or self._told_by_others()):
             return
         run: Run = self.run(self.case, self.case.ranks, seed=self.case.schedule)
         if run.matched:
@@ -165,6 +159,27 @@ class _Retries:
             calls = dict.fromkeys(f"{call} at {call.where}" for call in run.delayed[:_CALLS])
             text += f": perhaps a buffer is used before the wait for {' or '.join(calls)}"
         yield Hint(FaultKind.SCHEDULE, text)
+
+    def _told_by_simplest(self) -> str:
+        simplest = structs.replace(self.case, schedule=0)
+        if not self.case.schedule:
+            return ""
+        if self._vanishes(simplest, self.case):
+            return "right where ranks run in turn and messages arrive at once, and wrong in another execution that MPI allows"
+        if self._is_not_finite_unlike(simplest):
+            return "finite, but wrong, where ranks run in turn and messages arrive at once"
+        return ""
+
+    def _told_by_others(self) -> str:
+        """The text on results that are wrong in the simplest order too, and others in other orders."""
+        if self.verdict.status is not Status.INCOHERENT or time.process_time() > self.ends:
+            return ""
+        run, own = run_and_judge(self.run, self.case)
+        if not run.matched or own is None:
+            return ""
+        others = [self._judged(each) for each in self._in_other_orders(self.case)]
+        differ = (each is not None and each.verdict.lines != own.verdict.lines for each in others)
+        return "results differ between executions that MPI allows" if any(differ) else ""
 
     def _vanishes(self, changed: Case, control: Case) -> bool:
         """Return True if no key shows the fault in the changed case, and enough of the same keys show it in the control."""
@@ -183,8 +198,11 @@ class _Retries:
 
     def _passes_in_other_orders(self, case: Case) -> bool:
         """Return True if the case passes in other orders of ranks and messages too, so that its own is not why it does."""
-        schedules = (case.schedule + offset for offset in range(1, _ORDERS + 1))
-        return all(self._all_pass(structs.replace(case, schedule=number)) for number in schedules)
+        return all(map(self._all_pass, self._in_other_orders(case)))
+
+    def _in_other_orders(self, case: Case) -> Iterator[Case]:
+        for offset in range(1, _ORDERS + 1):
+            yield structs.replace(case, schedule=case.schedule + offset)
 
     def _all_pass(self, case: Case) -> bool:
         judged = (self._judged(each) for each in _with_other_keys(case))
