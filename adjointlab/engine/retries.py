@@ -7,6 +7,7 @@ A retry is evidence only if compared with a *control*, which differs from it in 
 - a relation between wrong and expected values is reported if it holds under several keys, with values of many digits;
 - a fault that shows under some schedule, but not if ranks run in turn and messages arrive at once, needs the schedule; so does a
   result that is not finite under some schedule, and finite, though perhaps wrong, under the simplest one;
+- wrong results depend on the schedule if a call may match several messages, and the results differ under another schedule;
 - a layer's result comes from the rank's own part alone if it does not change when the other ranks hold other values.
 
 A case that could not be judged is no evidence.
@@ -136,24 +137,25 @@ class _Retries:
         of_even = self._spaces(even)
         if not of_even or has_uneven_cuts(of_even):
             return
-        if self._vanishes(even, moved) and self._all_pass(longer) and self._passes_in_other_orders(even):
+        if (
+            self._vanishes(even, moved)
+            and self._all_pass(longer)
+            and self._passes_under_other_schedules(even)
+        ):
             yield Hint(FaultKind.UNEVEN, "right with even cuts, and wrong with uneven ones of the same sides")
         elif (
-            self._vanishes(moved, with_empty) and self._all_pass(even) and self._passes_in_other_orders(moved)
+            self._vanishes(moved, with_empty)
+            and self._all_pass(even)
+            and self._passes_under_other_schedules(moved)
         ):
             text = "right where every rank holds elements, and wrong where the part of one is empty"
             yield Hint(FaultKind.EMPTY, text)
 
     def of_schedule(self) -> Iterator[Hint]:
-        """Hints on faults that need a schedule other than the simplest; the verdict on a hang already says so."""
-        simplest = structs.replace(self.case, schedule=0)
-        if not self.case.schedule or self.verdict.is_hang:
-            return
-        if self._vanishes(simplest, self.case):
-            text = "right where ranks run in turn and messages arrive at once, and wrong in another execution that MPI allows"
-        elif self._is_not_finite_unlike(simplest):
-            text = "finite, but wrong, where ranks run in turn and messages arrive at once"
-        else:
+        """Hints on faults that depend on the schedule; the verdict on a hang already says so."""
+        if self.verdict.is_hang or not (
+            text := self._compared_with_simplest() or self._compared_with_others()
+        ):
             return
         run: Run = self.run(self.case, self.case.ranks, seed=self.case.schedule)
         if run.matched:
@@ -165,6 +167,27 @@ class _Retries:
             calls = dict.fromkeys(f"{call} at {call.where}" for call in run.delayed[:_CALLS])
             text += f": perhaps a buffer is used before the wait for {' or '.join(calls)}"
         yield Hint(FaultKind.SCHEDULE, text)
+
+    def _compared_with_simplest(self) -> str:
+        simplest = structs.replace(self.case, schedule=0)
+        if not self.case.schedule:
+            return ""
+        if self._vanishes(simplest, self.case):
+            return "right where ranks run in turn and messages arrive at once, and wrong in another execution that MPI allows"
+        if self._is_not_finite_unlike(simplest):
+            return "finite, but wrong, where ranks run in turn and messages arrive at once"
+        return ""
+
+    def _compared_with_others(self) -> str:
+        """The text on results that are wrong under every schedule, but differ between schedules."""
+        if self.verdict.status is not Status.INCOHERENT or time.process_time() > self.ends:
+            return ""
+        run, own = run_and_judge(self.run, self.case)
+        if not run.matched or own is None:
+            return ""
+        others = [self._judged(each) for each in self._under_other_schedules(self.case)]
+        differ = (each is not None and each.verdict.lines != own.verdict.lines for each in others)
+        return "results differ between executions that MPI allows" if any(differ) else ""
 
     def _vanishes(self, changed: Case, control: Case) -> bool:
         """Return True if no key shows the fault in the changed case, and enough of these keys show it in the control."""
@@ -181,10 +204,13 @@ class _Retries:
         judged = [self._judged(each) for each in _with_other_keys(changed)]
         return all(each is not None and not each.verdict.fails_like(self.verdict) for each in judged)
 
-    def _passes_in_other_orders(self, case: Case) -> bool:
+    def _passes_under_other_schedules(self, case: Case) -> bool:
         """Return True if the case also passes under other schedules, so that it does not pass because of its own."""
-        schedules = (case.schedule + offset for offset in range(1, _ORDERS + 1))
-        return all(self._all_pass(structs.replace(case, schedule=number)) for number in schedules)
+        return all(map(self._all_pass, self._under_other_schedules(case)))
+
+    def _under_other_schedules(self, case: Case) -> Iterator[Case]:
+        for offset in range(1, _ORDERS + 1):
+            yield structs.replace(case, schedule=case.schedule + offset)
 
     def _all_pass(self, case: Case) -> bool:
         judged = (self._judged(each) for each in _with_other_keys(case))

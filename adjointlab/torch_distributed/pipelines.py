@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -48,6 +48,9 @@ __all__ = [
 ]
 
 Schedule = PipelineScheduleSingle | PipelineScheduleMulti
+
+_BEFORE: Final = 2.0**-8
+"""Part of earlier gradients that stands in ``.grad`` during a step. What rounds with it is smaller than what rounds with the whole afterwards."""
 
 
 @dataclass(frozen=True)
@@ -300,9 +303,11 @@ class PipelineStep(NamedModule):
         by_inputs = self._step.by_inputs
         leaves = [x.detach().requires_grad_(by_inputs and x.requires_grad) for x in inputs]
         held = [p for p in self._stages.parameters.values() if p.requires_grad]
-        with torch.enable_grad(), _without_gradients(held):
+        # A schedule that scales gradients scales what stands in .grad before, too: so its steps do not add up.
+        adds_up = not self._stages.schedule.scale_grads
+        with torch.enable_grad(), _gradients_of_step(held, adds_up=adds_up) as gradients_of:
             loss, *outputs = self._stepped(self._stages.schedule.step, leaves, target)
-            gradients = [leaf.grad for leaf in (*leaves, *held)]
+            gradients = [*(leaf.grad for leaf in leaves), *gradients_of()]
         behind = (*(inputs if by_inputs else leaves), *held)
         return (_loss_with_gradients(loss, gradients, behind), *outputs)
 
@@ -328,16 +333,30 @@ class PipelineStep(NamedModule):
 
 
 @contextmanager
-def _without_gradients(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Context in which parameters have no gradients at first, and after which their earlier gradients are restored."""
+def _gradients_of_step(
+    parameters: Sequence[nn.Parameter], *, adds_up: bool
+) -> Iterator[Callable[[], list[torch.Tensor | None]]]:
+    """Context of a step, with a function that returns what the step adds to gradients of parameters.
+
+    They begin with small multiples of those that they had, if the step `adds_up`, or with none. Afterwards they have those again.
+    """
     earlier = [parameter.grad for parameter in parameters]
+    before = [None if each is None or not adds_up else each * _BEFORE for each in earlier]
     try:
-        for parameter in parameters:
-            parameter.grad = None
-        yield
+        for parameter, gradient in zip(parameters, before, strict=True):
+            parameter.grad = None if gradient is None else gradient.clone()
+        yield lambda: [
+            _added(parameter.grad, each) for parameter, each in zip(parameters, before, strict=True)
+        ]
     finally:
         for parameter, gradient in zip(parameters, earlier, strict=True):
             parameter.grad = gradient
+
+
+def _added(gradient: torch.Tensor | None, before: torch.Tensor | None) -> torch.Tensor | None:
+    if before is None:
+        return gradient
+    return -before if gradient is None else gradient - before
 
 
 def _loss_with_gradients(

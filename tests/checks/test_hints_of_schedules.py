@@ -75,7 +75,31 @@ class Asserting(Shift):
         return got
 
 
-def told(operator: type[Shift] = Shift, **parameters: Any) -> dict[FaultKind, str]:
+class Arrived(al.LinearOperator):
+    """Gathers a number of each rank on the first one: in the order in which they arrive, or of the ranks, times a factor."""
+
+    def __init__(self, comm: Any, by_rank: bool, factor: int) -> None:
+        self.comm, self.by_rank, self.factor, size = comm, by_rank, factor, comm.Get_size()
+        self.domain = al.Space(al.Layout((size,), al.Partition((size,))))
+        self.codomain = al.Space(al.Layout((size,), al.Partition((1,), [0])), name="y")
+
+    def forward(self, x: Any) -> Any:
+        size, status = self.comm.Get_size(), al.MPI.Status()
+        if self.comm.Get_rank():
+            self.comm.Send(np.ascontiguousarray(x), 0)
+        result = np.concatenate([x, np.zeros(size - 1)])
+        for number in range(1, size if self.comm.Get_rank() == 0 else 0):
+            self.comm.Recv(part := np.empty(1), al.MPI.ANY_SOURCE, status=status)
+            result[status.Get_source() if self.by_rank else number] = part[0]
+        self.comm.Barrier()
+        return self.factor * result if self.comm.Get_rank() == 0 else None
+
+    def adjoint(self, y: Any) -> Any:
+        self.comm.Scatter(np.ascontiguousarray(y) if y.size else None, got := np.empty(1))
+        return got
+
+
+def told(operator: type[al.LinearOperator] = Shift, **parameters: Any) -> dict[FaultKind, str]:
     @al.subject.operator(operator, name="shift")
     def cases(draw: Any, ranks: int) -> dict[str, Any]:
         return parameters
@@ -103,6 +127,18 @@ def test_what_is_read_too_early_in_any_order_is_told_where_it_is_not_a_number_in
     text = told(Hasty)[FaultKind.SCHEDULE]
     assert text.startswith("finite, but wrong, where ranks run in turn and messages arrive at once: perhaps")
     assert "used before the wait for Irecv(source=" in text
+
+
+def test_results_that_differ_with_the_order_of_arrival_are_told_with_the_receive() -> None:
+    text = told(Arrived, by_rank=False, factor=1)[FaultKind.SCHEDULE]
+    assert text.startswith(
+        "results differ between executions that MPI allows: perhaps because rank 0 in Recv(source=ANY_SOURCE"
+    )
+
+
+def test_what_is_wrong_whatever_arrives_first_has_no_such_hint() -> None:
+    assert FaultKind.SCHEDULE not in told(Arrived, by_rank=True, factor=2)
+    assert told(Arrived, by_rank=True, factor=1) == {}
 
 
 def test_what_is_not_a_number_in_any_order_has_no_such_hint() -> None:

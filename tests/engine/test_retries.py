@@ -435,6 +435,7 @@ def test_a_verdict_has_the_hints_that_it_had_not(
     monkeypatch.setattr(_Retries, "of_values", lambda self: FOUND)
     monkeypatch.setattr(_Retries, "of_settings", lambda self: iter([OF_SETTING]))
     monkeypatch.setattr(_Retries, "of_cuts", lambda self: iter([OF_CUT]))
+    monkeypatch.setattr(_Retries, "of_schedule", lambda self: iter([]))
     verdict = replace(WRONG, evidence=evidence)
 
     def retried(*, may_change_parameters: bool) -> Verdict:

@@ -58,6 +58,34 @@ def not_divided(module: Any, cuts: Any, schedule: str, microbatches: int) -> obj
     return made(schedule, parts(module, cuts, schedule), microbatches, mse_loss, scale_grads=False)
 
 
+def adding_up(module: Any, cuts: Any, schedule: str, microbatches: int) -> Any:
+    """A schedule whose steps add up their gradients: losses are divided instead."""
+
+    def shared_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return mse_loss(output, target) / microbatches
+
+    return made(schedule, parts(module, cuts, schedule), microbatches, shared_loss, scale_grads=False)
+
+
+def changing_gradients_before(change: Callable[[torch.Tensor], None]) -> Callable[..., object]:
+    """Schedules each step of which changes the gradients of the steps before."""
+
+    def pipeline(module: Any, **drawn: Any) -> object:
+        schedule = adding_up(module, **drawn)
+        step = schedule.step
+
+        def changed_step(*args: Any, **options: Any) -> object:
+            for parameter in module.parameters():
+                if parameter.grad is not None:
+                    change(parameter.grad)
+            return step(*args, **options)
+
+        schedule.step = changed_step
+        return schedule
+
+    return pipeline
+
+
 def in_wrong_order(module: Any, cuts: Any, schedule: str, microbatches: int) -> object:
     def swapped(stage: int, count: int) -> int:
         return stage ^ 1 if stage | 1 < count else stage
@@ -140,6 +168,7 @@ SINGLE = ("ScheduleGPipe", "Schedule1F1B")
 
 RIGHT = {
     "pipeline": (checked(right), "gradients"),
+    "pipeline whose steps add up": (checked(adding_up, reduction="sum"), "gradients"),
     "pipeline of bound layers": (
         checked(right, drawn_from=SINGLE, bound=True, after_backward=sum_bound),
         "gradients",
@@ -148,6 +177,18 @@ RIGHT = {
 
 WRONG = (
     PlantedBug("gradient not divided by the number of microbatches", checked(not_divided), "gradients", 1),
+    PlantedBug(
+        "gradients of earlier steps halved",
+        checked(changing_gradients_before(lambda gradient: gradient.mul_(0.5)), reduction="sum"),
+        "gradients",
+        1,
+    ),
+    PlantedBug(
+        "gradients of earlier steps dropped",
+        checked(changing_gradients_before(torch.Tensor.zero_), reduction="sum"),
+        "gradients",
+        1,
+    ),
     PlantedBug("stages in the wrong order", checked(in_wrong_order), "sequential"),
     PlantedBug("loss of one microbatch left out", checked(without_one_loss), "sequential", 1),
     PlantedBug("loss of some rows", checked(with_fewer_rows), "sequential", 1),

@@ -25,6 +25,18 @@ WRONG_BY_INPUT = at("x", DoubledGradient.apply)
 WRONG_BY_PARAMETER = at("w", DoubledGradient.apply)
 
 
+class SparseGradient(torch.autograd.Function):
+    """The identity, with a gradient in the layout of those of an embedding with sparse=True."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.to_sparse()
+
+
 def checked(change: Any) -> Verdict:
     return verdict(GRADCHECK, Look("", made(), "", reference=twin(change)))
 
@@ -32,6 +44,10 @@ def checked(change: Any) -> Verdict:
 @pytest.mark.parametrize("change", [None, at("y", lambda y: y**3 / 50), at("y", torch.sin)])
 def test_a_right_twin_passes_however_its_values_bend(change: Any) -> None:
     assert checked(change).is_coherent
+
+
+def test_a_right_twin_passes_with_sparse_gradients() -> None:
+    assert checked(at("w", SparseGradient.apply)).is_coherent
 
 
 @pytest.mark.parametrize(
