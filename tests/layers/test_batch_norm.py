@@ -144,11 +144,10 @@ def test_what_is_frozen_stays_frozen_both_ways(adjointlab_world: World, frozen: 
     "other", [nn.InstanceNorm2d(3, affine=True), nn.BatchNorm1d(3), nn.GroupNorm(1, 3)], ids=repr
 )
 def test_another_normalisation_is_refused(adjointlab_world: World, other: Any) -> None:
-    ranks = min(adjointlab_world.ranks, 2)
     message = error_of_every_rank(
         adjointlab_world,
-        ranks,
-        lambda comm: BatchNorm2d.from_sequential(other, comm, reversed_line(ranks, 0, 4), (2, 3, 4, 4)),
+        2,
+        lambda comm: BatchNorm2d.from_sequential(other, comm, reversed_line(comm.size, 0, 4), (2, 3, 4, 4)),
     )
     assert message == f"module: {type(other).__name__}, but BatchNorm2d is made from torch.nn.BatchNorm2d"
 
@@ -226,9 +225,8 @@ def test_an_illegal_input_is_the_same_error_on_every_rank(
 
 
 def test_a_partition_of_another_order_is_the_same_error_on_every_rank(adjointlab_world: World) -> None:
-    ranks = min(adjointlab_world.ranks, 2)
     message = error_of_every_rank(
-        adjointlab_world, ranks, lambda comm: BatchNorm2d(comm, Partition((1, ranks)), (2, 3, 4, 4), 3)
+        adjointlab_world, 2, lambda comm: BatchNorm2d(comm, Partition((1, comm.size)), (2, 3, 4, 4), 3)
     )
     assert message.startswith("partition: of order 2")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from types import FrameType
 from typing import Any
@@ -16,7 +15,13 @@ from adjointlab.core.partition import Partition
 from adjointlab.layers.convolution import Conv1d, Conv2d, Conv3d
 from adjointlab.worlds.world import World
 
-from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks, sines
+from .twin_assertions import (
+    assert_goes_from_and_to,
+    assert_matches_twin,
+    error_of_every_rank,
+    run_on_ranks,
+    sines,
+)
 
 DOUBLE = torch.float64
 
@@ -132,15 +137,8 @@ def test_a_layer_goes_from_and_to_its_sequential_module(adjointlab_world: World,
     shape = (1, 2, *(6,) * dims)
 
     def body(comm: Any) -> None:
-        torch.manual_seed(1)
-        whole = copy.deepcopy(twin).eval()  # each rank's own, with the same values
-        whole.reset_parameters()
-        layer = kind.from_sequential(whole, comm, Partition((1, 1, 1, ranks, *(1,) * (dims - 1))), shape)
-        assert_matches_twin(comm, layer, whole, sines(*shape), relative=1e-13)
-        back = layer.to_sequential()
-        assert not back.training
-        assert all(torch.equal(value, whole.state_dict()[name]) for name, value in back.state_dict().items())
-        assert torch.equal(back(sines(*shape)), whole(sines(*shape)))
+        partition = Partition((1, 1, 1, ranks, *(1,) * (dims - 1)))
+        assert_goes_from_and_to(comm, kind, twin, partition, shape)
 
     run_on_ranks(adjointlab_world, ranks, body)
 

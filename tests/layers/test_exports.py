@@ -128,8 +128,5 @@ def test_the_sides_of_a_partition_will_do_for_it(adjointlab_world: World) -> Non
 def test_sides_that_make_no_grid_of_the_ranks_are_refused(
     adjointlab_world: World, wrong: tuple[int, ...], message: str
 ) -> None:
-    ranks = min(adjointlab_world.ranks, 2)
-    text = error_of_every_rank(
-        adjointlab_world, ranks, lambda comm: layers.Softmax(comm, wrong, (4, 4), dim=0)
-    )
+    text = error_of_every_rank(adjointlab_world, 2, lambda comm: layers.Softmax(comm, wrong, (4, 4), dim=0))
     assert message in text

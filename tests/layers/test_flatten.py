@@ -136,12 +136,11 @@ def test_a_network_composes_and_its_layouts_fit(adjointlab_world: World) -> None
 
 
 def test_dimensions_that_are_not_there_have_torchs_words(adjointlab_world: World) -> None:
-    ranks = min(adjointlab_world.ranks, 2)
 
     def error(*given: int, **keywords: Any) -> str:
         return error_of_every_rank(
             adjointlab_world,
-            ranks,
+            2,
             lambda comm: Flatten(comm, Partition((1, 1, 1)), (2, 3, 4), *given, **keywords),
         )
 

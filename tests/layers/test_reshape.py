@@ -91,11 +91,10 @@ def test_the_output_comes_to_where_it_is_wanted(adjointlab_world: World) -> None
 def test_what_torch_refuses_is_refused_on_every_rank_in_its_words(
     adjointlab_world: World, layer: Any, twin: nn.Module, shape: tuple[int, ...]
 ) -> None:
-    ranks = min(adjointlab_world.ranks, 2)
     with pytest.raises((RuntimeError, IndexError)) as refused:
         twin(torch.zeros(shape))
     told = error_of_every_rank(
-        adjointlab_world, ranks, lambda comm: layer(comm, along(ranks, 0, len(shape)), shape, twin)
+        adjointlab_world, 2, lambda comm: layer(comm, along(comm.size, 0, len(shape)), shape, twin)
     )
     assert told == str(refused.value)
 

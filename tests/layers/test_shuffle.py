@@ -66,10 +66,9 @@ def test_whole_blocks_stay_where_they_are(
 def test_what_torch_refuses_is_refused_on_every_rank_in_its_words(
     adjointlab_world: World, twin: nn.Module, shape: tuple[int, ...]
 ) -> None:
-    ranks = min(adjointlab_world.ranks, 2)
     with pytest.raises(RuntimeError) as refused:
         twin(torch.zeros(shape))
     told = error_of_every_rank(
-        adjointlab_world, ranks, lambda comm: LAYERS[type(twin)](comm, along(ranks, 1), shape, twin)
+        adjointlab_world, 2, lambda comm: LAYERS[type(twin)](comm, along(comm.size, 1), shape, twin)
     )
     assert told == str(refused.value)

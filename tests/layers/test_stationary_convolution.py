@@ -17,7 +17,13 @@ from adjointlab.layers.windows import local_window
 from adjointlab.worlds.world import World
 
 from .counting import Counting, Sent
-from .twin_assertions import assert_matches_twin, error_of_every_rank, run_on_ranks, sines
+from .twin_assertions import (
+    assert_goes_from_and_to,
+    assert_matches_twin,
+    error_of_every_rank,
+    run_on_ranks,
+    sines,
+)
 
 DOUBLE = torch.float64
 
@@ -192,15 +198,7 @@ def test_a_layer_goes_from_and_to_its_sequential_module(
     shape = (1, twin.in_channels, *(6,) * dims)
 
     def body(comm: Any) -> None:
-        torch.manual_seed(1)
-        whole = copy.deepcopy(twin).eval()  # each rank's own, with the same values
-        whole.reset_parameters()
-        layer = kind.from_sequential(
-            whole, comm, Partition((1, ranks, *(1,) * dims)), shape, algorithm="auto"
-        )
-        assert_matches_twin(comm, layer, whole, sines(*shape), relative=1e-13)
-        back = layer.to_sequential()
-        assert not back.training
-        assert all(torch.equal(value, whole.state_dict()[name]) for name, value in back.state_dict().items())
+        partition = Partition((1, ranks, *(1,) * dims))
+        assert_goes_from_and_to(comm, kind, twin, partition, shape, algorithm="auto")
 
     run_on_ranks(adjointlab_world, ranks, body)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 from adjointlab.core.layout import Layout
 from adjointlab.core.partition import Partition
@@ -30,11 +32,26 @@ def run_on_ranks(world: World, ranks: int, body: Callable[[Any], Any]) -> tuple[
     return run.values
 
 
+def assert_goes_from_and_to(
+    comm: Any, kind: Any, twin: nn.Module, partition: Partition, shape: tuple[int, ...], **options: Any
+) -> None:
+    """Assert that a layer of the `kind` that is made from `twin` has its values, and gives them back."""
+    torch.manual_seed(1)
+    whole: Any = copy.deepcopy(twin).eval()  # each rank's own, with the same values
+    whole.reset_parameters()
+    layer = kind.from_sequential(whole, comm, partition, shape, **options)
+    assert_matches_twin(comm, layer, whole, sines(*shape), relative=1e-13)
+    back = layer.to_sequential()
+    assert not back.training
+    assert all(torch.equal(value, whole.state_dict()[name]) for name, value in back.state_dict().items())
+    assert torch.equal(back(sines(*shape)), whole(sines(*shape)))
+
+
 def error_of_every_rank(
     world: World, ranks: int, body: Callable[[Any], Any], kind: str = "ValueError"
 ) -> str:
-    """Collective: the message of the error of that `kind` that ``body(comm)`` raises on every rank alike."""
-    run = world.run(lambda context, _: body(context.comm), ranks=ranks)
+    """Collective: the message of the error of that `kind` that ``body(comm)`` raises on each of at most so many `ranks` alike."""
+    run = world.run(lambda context, _: body(context.comm), ranks=min(world.ranks, ranks))
     messages = {
         str(outcome).removeprefix(f"raised {kind}: ") if isinstance(outcome, Raised) else str(outcome)
         for outcome in run.outcomes
