@@ -61,7 +61,7 @@ def give_initial_values(module: torch.nn.Module) -> dict[str, NumpyArray] | None
                 parameter.copy_(values)
             except Exception as error:
                 raise SubjectError(
-                    f"values of a plain tensor cannot be copied into the parameter {name}, {described_type(parameter)}, and the lab overwrites "
+                    f"the parameter {name}, {described_type(parameter)}, cannot take values of a plain tensor, and the lab overwrites "
                     "each parameter: make it a buffer with persistent=False, which the lab neither changes nor compares"
                 ) from error
     return {name: arrays.to_numpy(parameter.detach().clone()) for name, parameter in owned.items()}

@@ -27,7 +27,7 @@ __all__ = ["DTensorFunction"]
 
 
 class DTensorFunction(nn.Module):
-    """A function of DTensors as a module of their local tensors. Its results and their gradients must be what their placements claim.
+    """A function of DTensors as a module of their local tensors. Its results and the gradients of its arguments must fit their placements.
 
     `placements` and `shapes` are those of its arguments, `whole_shapes` those of the results of the same function for plain tensors.
     Making one calls it with zeros: later results must have the same shapes and placements. Collective.

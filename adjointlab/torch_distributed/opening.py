@@ -49,7 +49,7 @@ def process_group(comm: Communicator, device_type: DeviceType = "cpu") -> Iterat
 
     Code that calls ``dist.all_reduce``, makes groups with ``dist.new_group`` or builds a mesh runs unchanged in it, in every world.
     Its groups move tensors on the host and on CUDA devices; `device_type` is the device that torch reports for them.
-    Collective; on leaving it, all groups made in it are destroyed. Raises `TypeError` for anything but a communicator of the lab, and
+    Collective; on leaving it, all groups made in it are gone. Raises `TypeError` for anything but a communicator, and for mpi4py's own;
     `RuntimeError` if a group is open on this rank already.
     """
     if type(comm).__module__.partition(".")[0] == "mpi4py":

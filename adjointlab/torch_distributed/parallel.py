@@ -169,7 +169,7 @@ class ParallelModule(NamedModule):
 
     @contextmanager
     def _empty_inputs_noted(self, inputs: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Add a note to an exception on a rank without elements of an input: perhaps not the code is wrong, but the sizes do not fit."""
+        """Add a note to an exception on a rank without elements of an input: perhaps the code is right, and the batch size does not fit."""
         try:
             yield
         except Exception as error:

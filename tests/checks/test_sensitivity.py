@@ -217,7 +217,7 @@ def test_a_case_is_not_judged_where_no_measurement_comes_to_its_end() -> None:
         return x
 
     with pytest.raises(
-        Inapplicable, match=r"^the sequential layer raises ValueError where its operations are wrong"
+        Inapplicable, match=r"^the sequential layer raises ValueError if its operations have errors"
     ):
         allowed(exact, torch.tensor([0.1, 0.2], dtype=torch.float64))
 
@@ -295,7 +295,7 @@ def test_a_measurement_that_does_not_come_to_its_end_matters_to_those_who_ask() 
     allowances = measured(run)[1].measured_now(Measurement.ALL)
     assert not allowances.is_measured
     assert allowances.of_one_sample == allowances.least
-    with pytest.raises(Inapplicable, match="raises ArithmeticError where its operations are wrong"):
+    with pytest.raises(Inapplicable, match="raises ArithmeticError if its operations have errors"):
         _ = allowances.most
 
 

@@ -212,9 +212,9 @@ def test_of_a_module_that_runs_again_the_line_says_what_functions_and_classes_ke
     operator = OF_RANKS.replace("operator(Sum", f"operator(Sum, rank_local=['{tmp_path.name}']")
     (line,) = lines_of(tmp_path, f"{AT_IMPORT}{taken}\n{operator.replace('BUFFER', 'scale() * x')}")
     assert (
-        "runs again on each rank, for rank_local names the module, but not what functions and classes" in line
+        "so its code runs again on each rank, but functions and classes keep values that they stored" in line
     )
-    assert line.endswith("and name modules that have imported its variables after it")
+    assert line.endswith("and name modules that import its variables after it")
     assert "or name the module" not in line
 
 

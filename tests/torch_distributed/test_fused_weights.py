@@ -103,7 +103,7 @@ def test_parts_of_other_pieces_are_found(placement: Placement, advises: bool) ->
     cut = partial(own, dim=0) if placement == TWO else of_each_piece
     verdict = judged(subject(cut=cut, placement=placement, width=4), "sequential", ranks=2)
     (text,) = [text for _, text in verdict.lines if "values of other elements" in text]
-    assert ("is declared as _StridedShard(0, split_factor=2)" in text) == advises
+    assert ("declare it as _StridedShard(0, split_factor=2)" in text) == advises
 
 
 def test_a_part_that_is_not_of_so_many_pieces_is_told_the_shape_that_it_should_have() -> None:

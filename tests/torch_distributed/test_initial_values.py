@@ -70,7 +70,8 @@ def test_a_parameter_that_takes_no_values_is_refused_with_what_to_hold_instead()
     module = nn.Module()
     module.weight = nn.Parameter(FourBits(torch.ones(2, 3)), requires_grad=False)
     with pytest.raises(
-        SubjectError, match=r"^the parameter weight, a FourBits, takes no .* a buffer with persistent=False"
+        SubjectError,
+        match=r"^the parameter weight, a FourBits, cannot take .* a buffer with persistent=False",
     ):
         give_initial_values(module)
 
@@ -113,7 +114,7 @@ def test_a_weight_that_is_cut_as_one_block_with_another_is_found_and_not_one_tha
     verdict = gated(al.SimulatedWorld(2), as_one_block)
     assert verdict.status is Status.INCOHERENT
     assert verdict.headline == "a rank has elements of a parameter that are not its part"
-    assert "has values of other elements of the sequential module" in str(verdict.lines)
+    assert "but values of other elements of the sequential module" in str(verdict.lines)
 
 
 def master_weights(module: nn.Module, mesh: Any) -> None:
