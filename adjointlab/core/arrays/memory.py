@@ -21,22 +21,8 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "add",
-    "add_into",
-    "clear",
-    "conjugate",
-    "copy",
-    "copy_into",
-    "empty",
-    "empty_native",
-    "is_row_major",
-    "is_writable",
-    "joined",
-    "may_share_memory",
-    "note_change",
-    "outside_inference_mode",
-    "scale",
-    "zeros",
+    "add", "add_into", "clear", "conjugate", "copy", "copy_into", "empty", "empty_native", "is_row_major", "is_writable", "joined", "may_share_memory",
+    "note_change", "outside_inference_mode", "scale", "zeros",
 ]  # fmt: skip
 
 _HUGE_PAGE_BYTES = 2**22
