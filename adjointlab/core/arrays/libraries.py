@@ -94,7 +94,7 @@ def is_torch(array: object) -> TypeGuard[torch.Tensor]:
 
 
 def _library_of(array: object) -> str:
-    # array-api-compat looks for torch and CuPy in sys.modules, and so imports neither.
+    # array-api-compat looks for torch and CuPy in sys.modules: an array of a library that was not imported cannot exist.
     if isinstance(array, np.ndarray | np.generic):
         return "numpy"
     if array_api_compat.is_torch_array(array):
