@@ -225,6 +225,7 @@ class _SubjectDecorators:
             PassHooks(before_backward, after_backward, context),
             accumulates,
             one_batch_size,
+            tuple(options.get("rank_local") or ()),
         )
         own = _keywords(self.parallel)
         declare = _declare_recipe(
