@@ -37,6 +37,7 @@ from adjointlab.engine.sequential_module import (
     types_of,
     zeros_for,
 )
+from adjointlab.engine.set_on_classes import warning_of_classes
 from adjointlab.engine.user_layers import DeclaredTolerance, declared_tolerance, in_mode, truth_of
 from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator, NumpyArray
@@ -120,6 +121,7 @@ class ParallelRecipe:
     # None: True unless something reduces .grad as a whole, earlier gradients included.
     accumulates: bool | None = None
     one_batch_size: bool = False
+    rank_local: Sequence[str] = ()
     device_type: DeviceType = "cpu"
 
     def twin(self, /, **parameters: object) -> torch.nn.Module:
@@ -281,7 +283,11 @@ class ParallelRecipe:
 
         require_accepts("parallelize", self.parallelize, ("module", "mesh"), {})
         wanted = getattr(torch, dtype)
-        with made_in(wanted), noting_wrappers() as wrappers:
+        with (
+            warning_of_classes(module, self.rank_local),
+            made_in(wanted),
+            noting_wrappers() as wrappers,
+        ):
             result = self.parallelize(module, mesh)
         if result is not None and not isinstance(result, torch.nn.Module):
             raise SubjectError(

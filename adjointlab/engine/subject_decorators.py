@@ -220,6 +220,7 @@ class _SubjectDecorators:
             PassHooks(before_backward, after_backward, context),
             accumulates,
             one_batch_size,
+            tuple(options.get("rank_local") or ()),
         )
         own = _keywords(self.parallel)
         declare = declaration_of_recipe(
