@@ -38,6 +38,7 @@ from adjointlab.torch_distributed.memory import (
 )
 from adjointlab.torch_distributed.operations import Operations, Tensors
 from adjointlab.torch_distributed.reductions import Reduction, reduction_of
+from adjointlab.torch_distributed.sparse_sums import dense_message, write_sum
 from adjointlab.torch_distributed.work import Handle, JoinedWork, RequestWork
 from adjointlab.torch_distributed.wrapped_tensors import of_plain_tensors
 from adjointlab.worlds.call_labels import CallLabel
@@ -130,6 +131,8 @@ class Collectives(Operations):
     def _all_reduce(self, tensor: torch.Tensor, opts: Any, given: Mapping[str, Any]) -> RequestWork:
         op = given.get("op", getattr(opts, "reduceOp", opts) or dist.ReduceOp.SUM)
         reduction = self._reduction(op, tensor)
+        if tensor.is_sparse:
+            return self._sum_sparse(tensor, reduction)
         label = self._reducing_in_place("all_reduce", reduction, tensor)
         staged = reduction.in_place(tensor)
         return self._started(
@@ -139,6 +142,24 @@ class Collectives(Operations):
             staged.array,
             reduction.op,
             into=(staged,),
+            tensors=[tensor],
+        )
+
+    def _sum_sparse(self, tensor: torch.Tensor, reduction: Reduction) -> RequestWork:
+        if reduction.name != "SUM":
+            raise ValueError(
+                f"all_reduce: sparse tensors are added up alone, by ReduceOp.SUM, not {reduction.name}"
+            )
+        label, message = self._reducing("all_reduce", reduction, tensor), dense_message(tensor)
+        staged = reduction.in_place(message)
+        written = Staged(staged.array, lambda: write_sum(tensor, message))
+        return self._started(
+            label,
+            self._comm.Iallreduce,
+            MPI.IN_PLACE,
+            staged.array,
+            reduction.op,
+            into=(staged, written),
             tensors=[tensor],
         )
 

@@ -368,7 +368,11 @@ def test_a_process_group_is_not_there_outside(world: al.SimulatedWorld) -> None:
             lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND),
             "ReduceOp.BAND is not defined for torch.float32",
         ),
-        (lambda: dist.all_reduce(torch.ones(2).to_sparse()), "moves dense tensors"),
+        (lambda: dist.broadcast(torch.ones(2).to_sparse(), 0), "moves dense tensors"),
+        (
+            lambda: dist.all_reduce(torch.ones(2).to_sparse(), dist.ReduceOp.MAX),
+            "sparse tensors are added up alone, by ReduceOp.SUM, not MAX",
+        ),
         (lambda: dist.all_gather([torch.ones(1)], torch.ones(1)), "has 1 tensors, and the group 2 ranks"),
         (
             lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3)),

@@ -69,7 +69,8 @@ def _gradients_of_their_own(
     in_memory = list(filter(has_memory, cotangents))
 
     def in_its_own_memory(gradient: torch.Tensor) -> torch.Tensor:
-        is_view = has_memory(gradient) and any(arrays.may_share_memory(gradient, each) for each in in_memory)
+        held = gradient._values() if gradient.is_sparse else gradient
+        is_view = has_memory(held) and any(arrays.may_share_memory(held, each) for each in in_memory)
         return gradient.clone() if is_view else gradient
 
     hooks = [
@@ -99,6 +100,14 @@ class ModuleUnderTest(ABC):
         self._averaged = 1
         # Ordered names of tensors to whose gradients a backward pass has added nothing.
         self._unreached: dict[str, None] = {}
+
+    def with_sparse_gradients(self) -> list[torch.Tensor]:
+        """The weights of embeddings whose gradients are sparse, for which DistributedDataParallel takes no others."""
+        import torch
+
+        made = getattr(self.module, "made", self.module)
+        kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+        return [part.weight for part in made.modules() if isinstance(part, kinds) and part.sparse]
 
     @abstractmethod
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
