@@ -200,7 +200,10 @@ class Perturbation(TorchDispatchMode):
         # In the value's precision, in which an infinity stays infinite.
         errors = fractions.mul_(largest).to(value.dtype)
         if spares_integers:
-            errors[_is_exact(value, epsilon)] = 0.0
+            is_exact = _is_exact(value, epsilon)
+            # An operation that is not elementwise may add the elements. Partial sums of exact and rounded terms are rounded relative to
+            # the largest term, so none is exact unless all are.
+            errors[is_exact if elementwise else is_exact.all().expand_as(is_exact)] = 0.0
         return errors
 
     def _hashed(self, value: torch.Tensor) -> torch.Tensor:
