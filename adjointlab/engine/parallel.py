@@ -27,7 +27,7 @@ from adjointlab.core.space import Space
 from adjointlab.engine.adapters import Parameters, UserFunction
 from adjointlab.engine.initial_values import give_initial_values, has_its_parts
 from adjointlab.engine.meshes import MeshShape, as_mesh, piece_sizes, placements_by_name, placements_of
-from adjointlab.engine.sequential_example import SequentialExample, has_outputs_alike
+from adjointlab.engine.sequential_example import OtherSides, SequentialExample, has_outputs_alike, resized
 from adjointlab.engine.sequential_module import (
     freeze,
     require_made_anew,
@@ -318,7 +318,8 @@ class ParallelRecipe:
     ) -> Space | None:
         """The space of inputs of twice or half the batch size, if the outputs of the sequential module grow or shrink alike; else None.
 
-        Parts of a sharded batch are then as even as before, and parts that were not empty are not empty now.
+        Parts of a sharded batch are then as even as before, and parts that were not empty are not empty now. A batch of twice the size
+        also has twice the second dimension, such as a sequence length, if the sequential module takes that. Half of it might not be divisible.
         """
         shapes = shapes_of(parameters["inputs"])
         batch = shapes[0][0] if shapes[0] else 0
@@ -329,10 +330,14 @@ class ParallelRecipe:
             return None
         if not is_larger and (batch % 2 or not _cut_alike(batch, other, mesh.size())):
             return None
-        changed = {**parameters, "inputs": [(other, *sides) for _, *sides in shapes]}
-        if not example.takes_batch(lambda: self._zeros(changed), batch, other):
-            return None
-        return _inputs_on(mesh, placing, changed)
+        of_batch: OtherSides = {0: (batch, other)}
+        length = shapes[0][1] if is_larger and len(shapes[0]) > 1 else 0
+        longer: tuple[OtherSides, ...] = ({**of_batch, 1: (length, 2 * length)},) if length else ()
+        for sides in (*longer, of_batch):
+            changed = {**parameters, "inputs": [resized(shape, sides) for shape in shapes]}
+            if example.takes_sides(partial(self._zeros, changed), sides):
+                return _inputs_on(mesh, placing, changed)
+        return None
 
     def _takes_evaluation_mode(self, modules: Sequence[torch.nn.Module], parameters: Parameters) -> bool:
         """Return True if a validation may interrupt training: the user has not fixed the mode of the module or of a submodule."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from adjointlab.checks.layers.passes import placed_in
 from adjointlab.checks.memory_orders import ORDERS
@@ -15,7 +15,10 @@ from adjointlab.core.layer import OutputPath, element_type_noted, outputs_by_pat
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SequentialExample", "has_outputs_alike"]
+__all__ = ["OtherSides", "SequentialExample", "has_outputs_alike", "resized"]
+
+OtherSides: TypeAlias = Mapping[int, tuple[int, int]]
+"""By dimension: a side, and the one that takes its place."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,8 @@ class SequentialExample:
             alternates = bool(list(module.buffers())) and not _goes_back(module, outputs)
         return cls(module, is_evaluated, outputs, needs_graph, alternates)
 
-    def takes_batch(self, zeros: Callable[[], Sequence[torch.Tensor]], batch: int, other: int) -> bool:
-        """Return True if for a batch of size `other` outputs with `batch` rows get `other` rows, and all others keep their shapes."""
+    def takes_sides(self, zeros: Callable[[], Sequence[torch.Tensor]], sides: OtherSides) -> bool:
+        """Return True if, for inputs with other `sides`, outputs have those sides too, and are otherwise of the same shapes."""
         import torch
 
         with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -60,10 +63,7 @@ class SequentialExample:
                 made = outputs_by_path(self.module(*zeros()))
             except Exception:  # a module, or a preparation of inputs, for one size only may raise anything
                 return False
-        wanted = {
-            path: (other, *y.shape[1:]) if y.shape[:1] == (batch,) else tuple(y.shape)
-            for path, y in self.outputs.items()
-        }
+        wanted = {path: resized(y.shape, sides) for path, y in self.outputs.items()}
         return {path: tuple(y.shape) for path, y in made.items()} == wanted
 
     def takes_order(self, zeros: Sequence[torch.Tensor], order: str) -> bool:
@@ -79,6 +79,12 @@ class SequentialExample:
             except Exception:  # a module that takes row-major memory only may raise anything
                 return False
         return True
+
+
+def resized(shape: Sequence[int], sides: OtherSides) -> tuple[int, ...]:
+    """The shape with the other side in those dimensions whose side is the one that is replaced."""
+    replacing = {(dim, old): new for dim, (old, new) in sides.items()}
+    return tuple(replacing.get((dim, side), side) for dim, side in enumerate(shape))
 
 
 def has_outputs_alike(

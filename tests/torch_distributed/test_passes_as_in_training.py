@@ -609,6 +609,28 @@ def test_a_module_that_takes_one_size_is_told_of_the_other_batch() -> None:
     al.check_parallel(Segments, as_it_is, cases, mesh=(1,), prepare=increasing, one_batch_size=True, cases=40)
 
 
+class Relative(nn.Linear):
+    """Weighs the rows of a sequence by their positions relative to its length, or to the first one if it `keeps` that."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 3)
+        self.keeps, self.first = False, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.first = self.first if self.keeps and self.first else x.shape[1]
+        return super().forward(x) * (torch.arange(x.shape[1]) / self.first)[:, None]
+
+
+def test_a_length_of_a_sequence_that_is_kept_from_the_first_batch_is_found() -> None:
+    def keep_the_first(module: Any, mesh: Any) -> None:
+        module.keeps = True
+
+    subject = al.subject.parallel(Relative, keep_the_first)(lambda draw, ranks: dict(inputs=(2, 3, 2)))
+    found = investigate(al.SimulatedWorld(ranks=1), subject, "gradients", Budget(20, seed=1, shrinking=0))
+    assert not found.verdict.is_coherent
+    assert "with a larger batch" in dict(found.verdict.lines)["before"]
+
+
 # Gradients that are views of a cotangent
 
 

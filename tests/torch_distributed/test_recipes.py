@@ -138,12 +138,21 @@ class Loss(Sum):
         return self.linear(x).sum(), torch.ones(3)
 
 
+class Positions(Sum):
+    """Takes sequences of any length."""
+
+    def forward(self, x: torch.Tensor, *others: torch.Tensor) -> Any:
+        return self.linear(x) * torch.arange(x.shape[1])[:, None]
+
+
 @pytest.mark.parametrize(
     ("make", "inputs", "options", "larger", "smaller"),
     [
         (Sum, (4, 3), {}, [(8, 3)], [(2, 3)]),
         (Sum, [(4, 3), (4, 3)], {}, [(8, 3), (8, 3)], [(2, 3), (2, 3)]),
         (Loss, (4, 3), {}, [(8, 3)], [(2, 3)]),
+        (nn.Tanh, (4, 3), {}, [(8, 6)], [(2, 3)]),
+        (Positions, [(4, 6, 3), (4, 6), (4,)], {}, [(8, 12, 3), (8, 12), (8,)], [(2, 6, 3), (2, 6), (2,)]),
         (Sum, (5, 3), {}, [(10, 3)], None),
         (Sum, (2, 3), {}, [(4, 3)], None),
         (Fixed, (4, 3), {}, None, None),
