@@ -91,8 +91,8 @@ __all__ = [
 class Constant(int):
     """Integer that also equals mpi4py's constant of the same name, if mpi4py is imported.
 
-    So code that compares the result of a call with a constant need not care which library either comes from. (Equal
-    ones do not hash alike, so a dictionary finds only those of one library.)
+    Code may therefore compare the result of a call with a constant of either library. (Equal constants of the two
+    libraries have different hashes, so a dictionary finds only those of one library.)
     """
 
     _name: str
@@ -123,7 +123,7 @@ class Constant(int):
         return self._name
 
 
-# Integers that no MPI library uses, so that none of theirs is taken for one of ours.
+# Integers that no MPI library uses, so that a library's constant is never mistaken for one of ours.
 ANY_SOURCE: Final = Constant("ANY_SOURCE", -9001)
 ANY_TAG: Final = Constant("ANY_TAG", -9002)
 PROC_NULL: Final = Constant("PROC_NULL", -9003)
@@ -131,12 +131,12 @@ ROOT: Final = Constant("ROOT", -9004)
 UNDEFINED: Final = Constant("UNDEFINED", -9005)
 COMM_TYPE_SHARED: Final = Constant("COMM_TYPE_SHARED", -9006)
 
-# What comparing two groups gives.
+# Results of comparing two groups.
 IDENT: Final = Constant("IDENT", -9021)
 SIMILAR: Final = Constant("SIMILAR", -9022)
 UNEQUAL: Final = Constant("UNEQUAL", -9023)
 
-# Classes of errors.
+# Error classes.
 ERR_ARG: Final = Constant("ERR_ARG", -9101)
 ERR_BUFFER: Final = Constant("ERR_BUFFER", -9102)
 ERR_COMM: Final = Constant("ERR_COMM", -9103)
@@ -149,11 +149,11 @@ ERR_TAG: Final = Constant("ERR_TAG", -9109)
 ERR_TRUNCATE: Final = Constant("ERR_TRUNCATE", -9110)
 ERR_TYPE: Final = Constant("ERR_TYPE", -9111)
 
-# Of Get_topology.
+# Results of Get_topology.
 CART: Final = Constant("CART", -9006)
 DIST_GRAPH: Final = Constant("DIST_GRAPH", -9007)
 
-# Weights of a graph's edges.
+# Edge weights of a graph topology.
 UNWEIGHTED: Final = Constant("UNWEIGHTED", -9008)
 WEIGHTS_EMPTY: Final = Constant("WEIGHTS_EMPTY", -9009)
 
@@ -183,7 +183,7 @@ class Op(Enum):
 
     @staticmethod
     def Create(function: object, commute: bool = False) -> NoReturn:
-        """Refuse: operations of user code are mpi4py's own, which both worlds take. Raises `NotImplementedError`."""
+        """Raise `NotImplementedError`: user-defined operations are made with mpi4py, and both worlds accept them."""
         raise NotImplementedError(
             "adjointlab.MPI makes no operations of your own; make it with mpi4py's Op.Create (from mpi4py import MPI), which both worlds take"
         )
@@ -202,7 +202,7 @@ BXOR: Final = Op.BXOR
 
 
 class Buffer(Enum):
-    """Stands for a buffer."""
+    """Placeholder that a call accepts in place of a buffer."""
 
     IN_PLACE = "IN_PLACE"
 
@@ -231,7 +231,7 @@ UINT64_T: Final = Datatype("UINT64_T", "uint64")
 
 
 class _SizedDatatype(Protocol):
-    """A datatype of mpi4py's."""
+    """A datatype of mpi4py."""
 
     def Get_size(self) -> int: ...
 
@@ -279,15 +279,15 @@ class Status:
 
 
 def class_of_mpi4py(name: str, *, otherwise: type) -> type:
-    """mpi4py's class of that name, for code that asks if something is of it; `otherwise`, if mpi4py is not imported."""
+    """Return mpi4py's class of that name, for `isinstance` checks; `otherwise` if mpi4py is not imported."""
     found: type = getattr(sys.modules.get("mpi4py.MPI"), name, otherwise)
     return found
 
 
 class Exception(RuntimeError):
-    """A call that MPI itself refuses: a rank out of range, an operation that the datatype does not have.
+    """Raised by a call that MPI itself rejects: a rank out of range, an operation that the datatype does not support.
 
-    Where mpi4py is imported, it is one of ``mpi4py.MPI.Exception`` too, for code that catches that.
+    If mpi4py is imported, it is also an instance of ``mpi4py.MPI.Exception``, for code that catches that class.
     """
 
     def __new__(cls, text: str, error_class: int = ERR_OTHER) -> Exception:
@@ -295,7 +295,7 @@ class Exception(RuntimeError):
         kind = cls if issubclass(cls, theirs) else _of_both(cls, theirs)  # type: ignore[arg-type]  # hashable
         return RuntimeError.__new__(kind, text)
 
-    # All that mpi4py's class defines is defined here, for its methods ask a library for the text of a code.
+    # Every method of mpi4py's class is overridden, because its own methods ask the MPI library for the text of an error code.
 
     def __init__(self, text: str, error_class: int = ERR_OTHER) -> None:
         RuntimeError.__init__(self, text)
@@ -308,7 +308,7 @@ class Exception(RuntimeError):
     __hash__ = object.__hash__
 
     def __reduce__(self) -> tuple[type[Exception], tuple[str, int]]:
-        return Exception, (self._text, self._class)  # what it is made into has no name of a module
+        return Exception, (self._text, self._class)  # the class made by `_of_both` cannot be imported by name
 
     def __bool__(self) -> bool:
         return True
@@ -336,7 +336,7 @@ def _of_both(own: type[Exception], theirs: type[BaseException]) -> type[Exceptio
 
 
 class NullCommunicator:
-    """Communicator that a rank is no member of: ``COMM_NULL``."""
+    """The communicator that a rank gets if it is not a member: ``COMM_NULL``."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -346,7 +346,7 @@ class NullCommunicator:
         return False
 
     def __eq__(self, other: object) -> bool:
-        # A communicator that has been freed says so itself.
+        # NotImplemented, so that the other communicator decides: one that has been freed equals this one.
         return True if isinstance(other, NullCommunicator) or _is_null_of_mpi4py(other) else NotImplemented
 
     def __hash__(self) -> int:
@@ -368,14 +368,14 @@ def _is_null_of_mpi4py(value: object) -> bool:
 
 
 class Keyval:
-    """Key of an attribute of communicators. mpi4py's communicators take it too, and MPI's own key is made for them then."""
+    """Key of a communicator attribute. mpi4py's communicators accept it too; MPI's own key is then created on demand."""
 
     def __init__(self) -> None:
         self._of_mpi: int | None = None
 
     def __index__(self) -> int:
         if self._of_mpi is None:
-            # Not before mpi4py's communicator asks: MPI may not even be installed.
+            # Created only when one of mpi4py's communicators asks, because MPI need not be installed.
             self._of_mpi = int(sys.modules["mpi4py.MPI"].Comm.Create_keyval())
         return self._of_mpi
 
@@ -383,19 +383,19 @@ class Keyval:
 
 
 def Create_keyval() -> Keyval:
-    """A new key for ``comm.Get_attr``, ``comm.Set_attr`` and ``comm.Delete_attr``."""
+    """Return a new key for ``comm.Get_attr``, ``comm.Set_attr`` and ``comm.Delete_attr``."""
     return Keyval()
 
 
 def Free_keyval(keyval: Keyval) -> None:
-    """Give a key back. (Nothing is left of it: what is attached under it goes with its communicators.)"""
+    """Free a key. (Attributes that are attached under it are deleted with their communicators.)"""
     if keyval._of_mpi is not None:
         sys.modules["mpi4py.MPI"].Comm.Free_keyval(keyval._of_mpi)
         keyval._of_mpi = None
 
 
 class AnyRequest(Protocol):
-    """A request of any library, under mpi4py's names; true while it is active."""
+    """A request of any library, with mpi4py's method names; true while it is active."""
 
     def __bool__(self) -> bool: ...
     def Get_status(self) -> bool: ...
@@ -409,20 +409,20 @@ Statuses: TypeAlias = "Sequence[AnyStatus] | None"
 
 
 class RequestBatch:
-    """Several requests, and how their completion is awaited: this one asks each in turn, so it serves any mixture.
+    """Several requests that are completed together. This class polls each in turn, so it works for any mixture of classes.
 
-    Requests of a class that can do better with several at once have a `batch_type` of their own (:class:`Request`).
+    A request class that can handle several requests at once more efficiently sets its own `batch_type` (:class:`Request`).
     """
 
     def __init__(self, requests: Requests) -> None:
         self.requests = requests
 
     def wait_all(self, name: str) -> None:
-        """Wait for all, in the call `name`. (Here each is waited for when it is completed.)"""
+        """Wait for all, in the call `name`. (Does nothing here: :meth:`complete` waits for each.)"""
 
     def wait_any(self, name: str) -> list[int]:
-        """Wait for at least one of the active requests, of which there are some; return the indices of those ready."""
-        # Each look that finds nothing lets other ranks run, and ends the wait of a rank whose run is given up.
+        """Wait for at least one active request, of which there must be one; return the indices of those that are ready."""
+        # Each unsuccessful test lets other ranks run, and raises on a rank whose run has been cancelled.
         while not (ready := self.test_any(name)):
             time.sleep(0)
         return ready
@@ -436,7 +436,7 @@ class RequestBatch:
         return [index for index, each in enumerate(self.requests) if _is_active(each) and each.Get_status()]
 
     def choose(self, name: str, ready: list[int]) -> int:
-        """One of the `ready`, for a caller that waits for any one."""
+        """Choose one of the `ready` indices, for a caller that waits for any one request."""
         return ready[0]
 
     def complete_all(self, statuses: Statuses) -> list[Any]:
@@ -451,14 +451,14 @@ class RequestBatch:
 class Request:
     """mpi4py's operations on several requests at once, for requests of every world.
 
-    (mpi4py's own ``Request.Waitall`` takes only mpi4py's requests.) The lower-case forms also return the objects
-    received. Nothing is completed by a test that fails.
+    (mpi4py's own ``Request.Waitall`` accepts only mpi4py's requests.) The lower-case forms also return the objects
+    received. A test that returns False completes no request.
     """
 
     batch_type: type[RequestBatch] = RequestBatch
 
     def __eq__(self, other: object) -> bool:
-        """Return True if both are the same request, or there is nothing left of either, as of ``REQUEST_NULL``."""
+        """Return True if both are the same request, or if both are null, such as ``REQUEST_NULL`` or a completed request."""
         if self is other:
             return True
         if not isinstance(other, Request | class_of_mpi4py("Request", otherwise=Request)):
@@ -467,9 +467,22 @@ class Request:
 
     __hash__ = None  # type: ignore[assignment] # as of mpi4py's
 
+    if TYPE_CHECKING:  # each world has its own
+
+        def Wait(self, status: AnyStatus | None = None) -> bool: ...
+        def Test(self, status: AnyStatus | None = None) -> bool: ...
+
+    def wait(self, status: AnyStatus | None = None) -> Any:
+        """Wait until it is complete, and return the object received, if it is a receive of one."""
+        self.Wait(status)
+
+    def test(self, status: AnyStatus | None = None) -> tuple[bool, Any]:
+        """Return True, and the object received, if it is complete."""
+        return self.Test(status), None
+
     @staticmethod
     def Waitall(requests: Requests, statuses: Statuses = None) -> bool:
-        """Wait for all; true."""
+        """Wait for all; return True."""
         if statuses is None and (of_library := _waitall_of_library(requests)) is not None:
             return of_library(requests)
         _wait_all("Waitall", requests, statuses)
@@ -477,7 +490,7 @@ class Request:
 
     @staticmethod
     def waitall(requests: Requests, statuses: Statuses = None) -> list[Any]:
-        """Wait for all."""
+        """Wait for all; return the objects received."""
         return _wait_all("waitall", requests, statuses)
 
     @staticmethod
@@ -533,7 +546,7 @@ class Request:
 
 
 class Prequest(Request):
-    """A persistent request, of ``Send_init``, ``Ssend_init`` or ``Recv_init``: each :meth:`Start` begins the same message anew.
+    """A persistent request, made by ``Send_init``, ``Ssend_init`` or ``Recv_init``: each :meth:`Start` begins the same message again.
 
     It is true until it is freed, and active between its start and its completion.
     """
@@ -543,7 +556,7 @@ class Prequest(Request):
         self._active: Any = None
 
     def Start(self) -> None:
-        """Begin; `adjointlab.MPI.Exception` if it has begun and is not complete, or has been freed."""
+        """Start the operation. Raises `adjointlab.MPI.Exception` if the request is active or has been freed."""
         if self.is_active():
             raise Exception("Start of a persistent request that is active: complete it first", ERR_OTHER)
         if self._start is None:
@@ -552,7 +565,7 @@ class Prequest(Request):
 
     @staticmethod
     def Startall(requests: Sequence[Prequest]) -> None:
-        """Start all."""
+        """Start all requests."""
         for request in requests:
             request.Start()
 
@@ -565,37 +578,29 @@ class Prequest(Request):
 
     @property
     def _under_way(self) -> Any:
-        """The request that it has begun; that of nothing while it is inactive."""
+        """The request of the operation in progress; ``REQUEST_NULL`` while inactive."""
         return self._active if self.is_active() else REQUEST_NULL
 
     def Wait(self, status: AnyStatus | None = None) -> bool:
-        """Wait until it is complete, and so inactive; at once if it is."""
+        """Wait until the operation is complete and the request inactive; return at once if it is inactive already."""
         self._under_way.Wait(status)
         return True
-
-    def wait(self, status: AnyStatus | None = None) -> None:
-        """Wait until it is complete, and so inactive; at once if it is."""
-        self.Wait(status)
 
     def Test(self, status: AnyStatus | None = None) -> bool:
         """Return True if it is complete, or inactive."""
         return bool(self._under_way.Test(status))
-
-    def test(self, status: AnyStatus | None = None) -> tuple[bool, None]:
-        """Return True and None if it is complete, or inactive."""
-        return self.Test(status), None
 
     def Get_status(self, status: AnyStatus | None = None) -> bool:
         """Return True if a test would complete it."""
         return bool(self._under_way.Get_status(status))
 
     def Cancel(self) -> None:
-        """Withdraw a receive that has no message yet; it has to be completed all the same."""
+        """Cancel a receive that has no message yet; the request must still be completed."""
         if self.is_active():
             self._active.Cancel()
 
     def Free(self) -> None:
-        """Do not start it any more; what it has begun completes unseen."""
+        """Free the request: it cannot be started again, and an operation in progress completes without notice."""
         self._start = None
         if self.is_active():
             self._active.Free()
@@ -604,7 +609,7 @@ class Prequest(Request):
 
 
 class NullRequest(Request):
-    """Request of nothing, which is complete: ``REQUEST_NULL``."""
+    """The null request, which is always complete: ``REQUEST_NULL``."""
 
     def __bool__(self) -> bool:
         return False
@@ -612,13 +617,6 @@ class NullRequest(Request):
     def Wait(self, status: AnyStatus | None = None) -> bool:
         _empty(status)
         return True
-
-    def wait(self, status: AnyStatus | None = None) -> None:
-        _empty(status)
-
-    def test(self, status: AnyStatus | None = None) -> tuple[bool, None]:
-        _empty(status)
-        return True, None
 
     def __repr__(self) -> str:
         return "REQUEST_NULL"
@@ -634,7 +632,7 @@ def _is_active(request: AnyRequest) -> bool:
 
 
 def _batch(requests: Requests) -> RequestBatch:
-    """The batch of the requests' common class, or else the one for any mixture."""
+    """Return a batch of the type that the requests' common class declares; if they have several classes, the general one."""
     kinds = set(map(type, requests))
     batch_type: type[RequestBatch] = RequestBatch
     if len(kinds) == 1:
@@ -643,7 +641,7 @@ def _batch(requests: Requests) -> RequestBatch:
 
 
 def _waitall_of_library(requests: Requests) -> Callable[[Requests], bool] | None:
-    """mpi4py's own Waitall, one call for all requests, if they all are its own; `None` otherwise."""
+    """Return mpi4py's own Waitall, one call for all requests, if all are mpi4py's; `None` otherwise."""
     kinds = set(map(type, requests))
     if len(kinds) != 1 or hasattr(kind := kinds.pop(), "batch_type"):
         return None
@@ -692,7 +690,7 @@ def _some(
 
 
 def _empty(status: AnyStatus | None) -> None:
-    """Write into `status`, ours or mpi4py's, that nothing was received."""
+    """Set `status`, ours or mpi4py's, to the empty status: nothing was received."""
     if status is not None:
         constants = sys.modules[__name__ if isinstance(status, Status) else "mpi4py.MPI"]
         status.Set_source(constants.ANY_SOURCE)

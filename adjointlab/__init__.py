@@ -1,4 +1,4 @@
-"""adjointlab: checks that a distributed forward and backward pass are adjoint, on partitions nobody picked by hand.
+"""adjointlab: checks that distributed forward and backward passes are adjoint, on partitions nobody picked by hand.
 
 The names below are loaded when they are first used, so that ``import adjointlab.primitives`` needs neither Hypothesis
 nor torch nor MPI.
@@ -71,7 +71,7 @@ def __getattr__(name: str) -> Any:
         value = import_module(_SUBMODULES[name])
     else:
         raise AttributeError(f"module 'adjointlab' has no attribute {name!r}")
-    # An attribute like any other from now on: operators use these names in every call.
+    # Cached as an ordinary attribute, because operators use these names in every call.
     globals()[name] = value
     return value
 

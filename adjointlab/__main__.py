@@ -1,4 +1,4 @@
-"""``python -m adjointlab``, and the console script."""
+"""Entry point of ``python -m adjointlab`` and of the console script."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["main"]
 
 
 def main() -> NoReturn:
-    """Run the command line. Ctrl-C while it is imported, before it heeds signals itself, ends the process as it does later."""
+    """Run the command line. Ctrl-C during its import, before it handles signals itself, ends the process as it does later."""
     try:
         from adjointlab.cli.main import main as command_line
 
         command_line()
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one, on the way out
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the exit
         if launched_rank() == 0:
-            with suppress(Exception):  # it may be closed
+            with suppress(Exception):  # standard error may be closed
                 sys.stderr.write("interrupted\n")
         raise SystemExit(ExitCode.INTERRUPTED) from None
 

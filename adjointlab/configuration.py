@@ -6,8 +6,8 @@
     cases = 200
     xfails = "known_failures.txt"
 
-The keys are the names of the options, and paths are relative to the file. What is given on a command line goes before it.
-A file that cannot be read is an error, since it may set anything: without it a run might judge less than it is told to.
+The keys are the names of the options, and paths are relative to the file. The command line takes precedence.
+A file that cannot be read is an error, because without its settings a run might judge less than it should.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _KEYS: Final = {option.name: option for option in OPTIONS}
 
 
 def key(name: str) -> str:
-    """Return the beginning of a message on what a configuration file says under that name."""
+    """Return the prefix of a message about the key `name` of a configuration file."""
     return f"{_FILE}: [tool.adjointlab] {name}"
 
 
 def configured(folder: Path) -> Mapping[str, Any]:
     """Return the values of the nearest pyproject.toml that has the table, from `folder` upwards, by the names of the options.
 
-    Raises `ValueError`, naming the file, for one that cannot be read, for a key that is no option, and for a value that is not legal.
+    Raises `ValueError`, naming the file, if it cannot be read, has an unknown key, or an illegal value.
     """
     for parent in (folder, *folder.parents):
         file = parent / _FILE
@@ -45,7 +45,7 @@ def configured(folder: Path) -> Mapping[str, Any]:
 
 
 def _table(file: Path) -> Mapping[str, object] | None:
-    if not os.path.isfile(file):  # where a folder may not be searched too
+    if not os.path.isfile(file):  # False, too, in a folder without search permission
         return None
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8-sig"))  # editors may add a byte order mark

@@ -14,19 +14,19 @@ Cores: TypeAlias = frozenset[tuple[str, int]]
 
 
 def cores() -> int:
-    """The cores that this process may use, where the system says which: a container or a batch system may grant fewer than all."""
+    """Number of cores that this process may use, which in a container or a batch job may be fewer than the machine has."""
     return len(own_cores())
 
 
 def own_cores() -> Cores:
-    """The cores that this process may use: all of its machine where the system does not say which."""
+    """Return the cores that this process may use; all cores of the machine if the system cannot tell."""
     numbers = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     return frozenset((socket.gethostname(), number) for number in numbers)
 
 
 def are_crowded(processes: Collection[Cores]) -> bool:
-    """Return True if there are more processes than cores, each of which may use these.
+    """Return True if there are more processes than cores; `processes` has the cores that each process may use.
 
-    Of one process alone its cores say nothing: a launcher may give it one of its own, and others may run on other machines.
+    The cores of a single process would not show this: a launcher may bind it to one core, and others may run on other machines.
     """
     return len(processes) > len(frozenset().union(*processes))

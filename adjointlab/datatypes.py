@@ -1,12 +1,12 @@
-"""MPI's datatypes: elementary ones, and derived ones, which name elements at several places of a buffer [MPI41, chapter 5].
+"""MPI's datatypes: elementary ones, and derived ones, which select elements at several offsets of a buffer [MPI41, chapter 5].
 
-A derived datatype is a list of byte offsets. The constructors, under mpi4py's names, make those of a new datatype from those of
-an old one::
+A derived datatype is a list of byte offsets. The constructors, which have mpi4py's names, derive the offsets of a new datatype
+from those of an old one::
 
     DOUBLE                          offsets 0             extent  8
     DOUBLE.Create_vector(3, 1, 4)   offsets 0, 32, 64     extent 72     a column of a 3 x 4 array in row-major order
 
-The extent is the distance between datatypes that follow one another.
+The extent is the distance between consecutive datatypes in a buffer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHOWN: Final = 40
 
 @dataclass(frozen=True, repr=False)
 class Datatype:
-    """A datatype: MPI's name and NumPy's, and the derivation of a derived one. The methods are mpi4py's."""
+    """A datatype: its names in MPI and NumPy, and the derivation if it is derived. The methods are mpi4py's."""
 
     name: str
     numpy: str
@@ -37,12 +37,12 @@ class Datatype:
 
     @property
     def base(self) -> Datatype:
-        """The elementary datatype of the elements: ``BYTE`` where they are of several."""
+        """The elementary datatype of the elements; ``BYTE`` if they have several."""
         return self if self.derivation is None else self.derivation.base
 
     @property
     def offsets(self) -> Offsets:
-        """Distances of the elements from the beginning of the buffer, in bytes, in the order in which they are sent."""
+        """Byte offsets of the elements from the beginning of the buffer, in the order in which they are sent."""
         return (0,) if self.derivation is None else self.derivation.offsets
 
     @property
@@ -70,7 +70,7 @@ class Datatype:
 
     @property
     def _itemsize(self) -> int:
-        # NumPy's names end in the number of bits, but for booleans. Without NumPy, which the constants of MPI do not need.
+        # NumPy's names end in the number of bits, except for booleans. Parsed, because MPI's constants must not import NumPy.
         return int("".join(filter(str.isdigit, self.numpy)) or 8) // 8
 
     def Get_size(self) -> int:
@@ -116,7 +116,7 @@ class Datatype:
             raise ValueError(
                 f"Create_subarray: a part of shape {list(subsizes)} from {list(starts)} on is not inside an array of shape {list(sizes)}"
             )
-        import numpy as np  # which the constants of MPI do not need
+        import numpy as np  # here, because MPI's constants must not import it
 
         memory_order: Literal["C", "F"] = "F" if order == ORDER_FORTRAN else "C"
         inside = tuple(slice(start, start + length) for start, length, _ in windows)
@@ -136,7 +136,7 @@ class Datatype:
     Dup, Resized = Create_dup, Create_resized
 
     def as_octets(self) -> Datatype:
-        """A datatype of the same memory, whose elements are bytes."""
+        """Return a datatype that covers the same memory, with bytes as elements."""
         return _derived(BYTE, _octets(self), self.lb, self.extent, Recipe(self, "as_octets", ()))
 
     @staticmethod
@@ -147,7 +147,7 @@ class Datatype:
         parts = [(each, _origins(each, [length], [start])) for each, length, start in blocks]
         made = _combined(parts, Recipe(None, "Create_struct", (blocklengths, displacements, datatypes)))
         assert made.derivation is not None
-        # As in C, the next one begins where the most demanding element may stand.
+        # As in C, the extent is padded to the strictest alignment of the members.
         extent = -(-made.extent // made._alignment) * made._alignment
         return made._bounded(made.lb, extent, made.derivation.recipe)
 
@@ -177,7 +177,7 @@ class Datatype:
 
 
 class Recipe(NamedTuple):
-    """The call that made a derived datatype; ``Create_struct`` is of no old one."""
+    """The call that made a derived datatype. `old` is None for ``Create_struct``, which takes several datatypes."""
 
     old: Datatype | None
     constructor: str
@@ -186,9 +186,9 @@ class Recipe(NamedTuple):
 
 @dataclass(eq=False)
 class Derivation:
-    """The elements of a derived datatype, with offsets, lower bound and extent in bytes, and the call that made it.
+    """A derived datatype's elements, its offsets, lower bound and extent in bytes, and the call that made it.
 
-    Messages may have it between its commit and its release.
+    Messages may use it only while it is committed: after `Commit` and before `Free`.
     """
 
     base: Datatype
@@ -207,7 +207,7 @@ def _derived(base: Datatype, offsets: Offsets, lb: int, extent: int, recipe: Rec
 
 
 def _origins(old: Datatype, lengths: Sequence[int], starts: Sequence[int]) -> Offsets:
-    """Offsets, in bytes, of datatypes of which `lengths` follow one another from each of `starts` on."""
+    """Byte offsets of the datatypes in blocks: the i-th block has `lengths[i]` consecutive ones, beginning at `starts[i]`."""
     if any(length < 0 for length in lengths):
         raise ValueError(f"a datatype of {list(lengths)} elements: the number is negative")
     blocks = zip(lengths, starts, strict=True)
@@ -215,7 +215,7 @@ def _origins(old: Datatype, lengths: Sequence[int], starts: Sequence[int]) -> Of
 
 
 def _combined(parts: Sequence[tuple[Datatype, Offsets]], recipe: Recipe) -> Datatype:
-    """A datatype of old ones, each beginning at several offsets."""
+    """Combine old datatypes into a new one; each part is an old datatype and the byte offsets at which it begins."""
     bases = {old.base for old, origins in parts if origins} or {old.base for old, _ in parts}
     base = bases.pop() if len(bases) == 1 else BYTE
     offsets = tuple(
@@ -232,7 +232,7 @@ def _combined(parts: Sequence[tuple[Datatype, Offsets]], recipe: Recipe) -> Data
 
 def _counted(count: int) -> int:
     if count < 0:
-        raise ValueError(f"count: {count} blocks; there is no negative number of them")
+        raise ValueError(f"count: {count} blocks; the number must not be negative")
     return count
 
 
@@ -242,5 +242,5 @@ def _shortly(value: object) -> str:
 
 
 def _octets(datatype: Datatype) -> Offsets:
-    """Offsets of the bytes of a datatype's elements."""
+    """Offsets of all bytes of a datatype's elements."""
     return tuple(offset + octet for offset in datatype.offsets for octet in range(datatype._itemsize))

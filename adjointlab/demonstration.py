@@ -18,7 +18,7 @@ __all__ = ["RightShift", "WrongShift", "right", "wrong"]
 
 
 class RightShift(LinearOperator):
-    """y on a rank is x of the rank before it: a vector with as many `cells` on each rank goes one rank to the right."""
+    """Shifts a vector with `cells` elements on each rank by one rank to the right: y on a rank is x of the previous rank."""
 
     gain = 1
 
@@ -45,10 +45,10 @@ class RightShift(LinearOperator):
 
 
 class WrongShift(RightShift):
-    """The same with a sign forgotten. On two ranks both neighbours are the same rank, so a test on two ranks passes."""
+    """The same with a forgotten sign. On two ranks both neighbours are the same rank, so a test on two ranks passes."""
 
     def adjoint(self, y: NumpyArray) -> NumpyArray:
-        """Send to the right once more."""
+        """Send to the right again, which is wrong."""
         return self._sent(y, +1)
 
 

@@ -15,8 +15,8 @@ class ExitCode(IntEnum):
     USAGE = 2
     """A usage error, a file that cannot be read, or a subject that cannot be found."""
     UNJUDGED = 3
-    """A check that could not be judged: a crash, or a hang; or a result file that could not be written, with nothing incoherent."""
+    """Nothing is incoherent, but a check could not be judged (a crash, a hang), or a result file could not be written."""
     RESTART = 75
-    """The job must be started again to go on: MPI has no communicators left (``EX_TEMPFAIL`` of sysexits.h)."""
+    """The job must be restarted to go on, because MPI has no communicators left (``EX_TEMPFAIL`` of sysexits.h)."""
     INTERRUPTED = 130
-    """Ctrl-C: 128 and the number of SIGINT, as shells report it."""
+    """Ctrl-C: 128 plus the number of SIGINT, as shells report it."""

@@ -1,6 +1,6 @@
-"""The settings of the front ends, most of which both offer, each declared once: its name, default, range and help.
+"""The settings of the front ends. Each is declared once, with its name, default, range and help.
 
-The command line makes its options from these declarations (:mod:`adjointlab.cli.parameters`), the pytest plugin its
+The command line derives its options from these declarations (:mod:`adjointlab.cli.parameters`), and the pytest plugin its
 ``--adjointlab-NAME`` and ``adjointlab_NAME`` (:mod:`adjointlab.pytest.profile`).
 """
 
@@ -45,7 +45,7 @@ def _path(text: str) -> Path:
 
 @dataclass(frozen=True)
 class Option(Generic[T]):
-    """A setting. Texts are read by `convert`; numbers are at least `least` and at most `most`; `default_text` explains the default."""
+    """A setting. `convert` parses its text; a number is from `least` to `most`; `default_text` explains the default in the help."""
 
     name: str
     default: T
@@ -59,16 +59,16 @@ class Option(Generic[T]):
 
     @property
     def full_help(self) -> str:
-        """The help with the default at its end."""
+        """The help text, ending with the default."""
         return f"{self.help} Default: {self.default_text or self.default}."
 
     @property
     def is_path(self) -> bool:
-        """True for the name of a file or folder."""
+        """True if the value is the path of a file or folder."""
         return self.convert is _path
 
     def parse(self, text: str) -> T:
-        """Convert what a user wrote. Raises `ValueError`, with what would be legal."""
+        """Convert the text that a user gave. Raises `ValueError`, which says what would be legal."""
         try:
             value = self.convert(text)
         except (ValueError, KeyError):
@@ -77,7 +77,7 @@ class Option(Generic[T]):
         return value
 
     def parse_plain(self, value: object) -> T:
-        """Convert a value of a configuration file: a text as on a command line, or a number or truth value. Raises `ValueError`."""
+        """Convert a value of a configuration file: a string as on the command line, a number or a boolean. Raises `ValueError`."""
         if isinstance(value, bool) and isinstance(self.default, bool):
             return self.parse("yes" if value else "no")
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -86,7 +86,7 @@ class Option(Generic[T]):
         return self.parse(str(value))
 
     def check(self, value: T) -> None:
-        """Raise `ValueError` for what is not a number, or one out of range, where a number is due, and for a text that is no choice."""
+        """Raise `ValueError` if a number is required and `value` is not one or is out of range, or if it is not one of the choices."""
         if isinstance(value, str) and self.choices and value not in self.choices:
             raise self._error(value)
         if self.least is None:
@@ -125,7 +125,7 @@ RANKS: Final = Option(
     "Largest number of ranks in a case.",
     "8, or as many as the launcher started",
     least=1,
-    # Simulated ranks are threads, and so many are known to start on any machine.
+    # Simulated ranks are threads, and this many can be started on any machine.
     most=1024,
 )
 SCHEDULES: Final = Option(
@@ -206,4 +206,4 @@ OPTIONS: Final = (
     CASES, SEED, RANKS, SCHEDULES, DEVICE, WATCHDOG, STRICT, XFAILS, FOLDER, HTML, MAX_TIME, WORLD,
     PATIENCE,
 )  # fmt: skip
-"""Those that a configuration file may set."""
+"""The settings that a configuration file may change."""

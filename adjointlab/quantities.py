@@ -1,4 +1,4 @@
-"""Numbers of things, and numbered ranks, in texts for people."""
+"""Counts of things, and lists of ranks, for messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["counted", "ranks_listed"]
 
 
 def counted(number: int, noun: str, plural: str = "", *, grouped: bool = False) -> str:
-    """Return e.g. "1 rank", "2 ranks" or, with a plural, "2 processes"; `grouped`, with "1,000" for a thousand."""
+    """Return e.g. "1 rank", "2 ranks" or, with a plural, "2 processes"; `grouped` writes a thousand as "1,000"."""
     return f"{number:{',' if grouped else ''}} {noun if number == 1 else plural or noun + 's'}"
 
 

@@ -1,4 +1,4 @@
-"""Recording a subject at work, and storing its case where a signal, the watchdog or MPI ends the work."""
+"""Recording the running case of a check, and storing it if a signal, the watchdog or MPI ends the check."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ __all__ = ["at_work"]
 def at_work(
     world: World, found: Found, check: str, seed: int, folder: Path
 ) -> Iterator[tuple[RecordCase | None, KnownRuns]]:
-    """Context in which a subject is at work. Yields what records each case, on the leader, and the cases that must not be run again.
+    """Context in which a check of a subject runs. Yields a function that records each case (on the leader), and the cases not to run again.
 
-    Collective. Raises :class:`~adjointlab.worlds.world.Exhausted` on all ranks where the job has to be started again.
+    Collective. Raises :class:`~adjointlab.worlds.world.Exhausted` on all ranks if the job has to be restarted.
     """
     job_log, check_id = supervised(), check_id_of(found.subject.location, check)
     progress = Progress(found.reference, found.subject.location, check, world.name, world.ranks, seed)
-    # The supervisor has a case that ended its job made smaller first, and then puts it where it belongs.
+    # A case that ends a supervised job is shrunk first; the supervisor then moves it to the folder of failures.
     record_folder, late_folder = (
         (folder, folder) if job_log is None else (job_log.folder, job_log.folder / "late")
     )
@@ -67,11 +67,11 @@ def at_work(
 
 @contextmanager
 def _exhaustion_recorded(world: World, progress: Progress, record: Path) -> Iterator[None]:
-    """Context that leaves word for the next job, or its supervisor, where a world can run no more cases."""
+    """Context that records for the next job, or the supervisor, that the world can run no more cases."""
     try:
         yield
     except Exhausted:
-        # On all ranks alike; the record of the running case is removed by now.
+        # Raised on all ranks alike. The record of the running case has been removed by now.
         if world.is_leader:
             write_end(record, Running.of(progress, None, ended=EndedBy.EXHAUSTION))
         raise
@@ -81,9 +81,9 @@ def _exhaustion_recorded(world: World, progress: Progress, record: Path) -> Iter
 def _terminated_case_kept(
     world: World, progress: Progress, file: RunningCaseFile, folder: Path
 ) -> Iterator[None]:
-    """Context that stores the case that runs when a signal ends the work, and says how to run it again.
+    """Context that stores the running case if SIGTERM or SIGHUP ends the check, and prints the command that replays it.
 
-    Not upon Ctrl-C, by which somebody says that nothing more is wanted; but a batch system ends what runs too long.
+    After Ctrl-C nothing is stored: the user wants nothing more. But a batch system sends SIGTERM to a job that takes too long.
     """
     try:
         yield
@@ -97,7 +97,7 @@ def _terminated_case_kept(
 
 
 def _keep_previous(previous: Running, folder: Path, world: World) -> None:
-    """Store the case at which an earlier job died, before its record is written over."""
+    """Store the case during which an earlier job died, before its record is overwritten."""
     if previous.case is None or previous.ended is not EndedBy.NOTHING:
         return
     try:
@@ -114,7 +114,7 @@ def _keep_previous(previous: Running, folder: Path, world: World) -> None:
 def _overdue_reported(
     world: World, found: Found, progress: Progress, folder: Path, record: Path
 ) -> Iterator[None]:
-    """Tell the watchdog what to do before it ends the job."""
+    """Context in which the watchdog stores the running case before it ends the job."""
     world.watchdog.overdue_report = _overdue_report(found, progress, folder, record)
     world.watchdog.has_fired = False
     try:
@@ -127,14 +127,14 @@ _ENDS_HERE = f"the job ends here, with exit code {ExitCode.UNJUDGED}"
 
 
 def _overdue_report(found: Found, progress: Progress, folder: Path, record: Path) -> OverdueReport:
-    """Store the case in `folder`, and put into the `record` of the running case why the job ends.
+    """Return a function that stores the case in `folder`, and writes into the `record` of the running case why the job ends.
 
-    Every rank can do so, since the leader may be the one that hangs; a rank other than the leader keeps no record itself.
+    Every rank needs one, because the leader may be the rank that hangs. Only the leader keeps a record while cases run.
     """
 
     def store(payload: object, late: str, stack: str) -> str:
         if not isinstance(payload, Case):
-            # Not in a case: the one on record has been judged.
+            # No case is running: the recorded one has been judged.
             end = Running.of(progress, None, ended=EndedBy.WATCHDOG, kind=NO_RETURN, because=late)
             write_end(record, end)
             return f"adjointlab: {found.subject.label} could not be judged: {late}\n  {_ENDS_HERE}"

@@ -1,6 +1,6 @@
-"""Attributes and context variables that have another value for a time.
+"""Contexts that temporarily replace the value of an attribute or a context variable.
 
-``unittest.mock.patch.object`` does so with attributes, but brings `asyncio` with it, a twentieth of the time in which a command starts.
+``unittest.mock.patch.object`` replaces attributes too, but imports `asyncio`, which takes a twentieth of a command's start-up time.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def replaced(owner: object, name: str, value: object) -> Iterator[None]:
         yield
     finally:
         if before is _MISSING:
-            delattr(owner, name)  # a class inherits it again
+            delattr(owner, name)  # so that a class inherits it again
         else:
             setattr(owner, name, before)
 
 
 @contextmanager
 def set_within(variable: ContextVar[T], value: T) -> Iterator[None]:
-    """Context in which `variable` has that value, in this thread."""
+    """Context in which `variable` has the given value in this thread."""
     token = variable.set(value)
     try:
         yield

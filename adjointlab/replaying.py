@@ -1,4 +1,4 @@
-"""The replay of stored failures: of one, of those of a check before fresh cases are drawn, and what is said of those left out."""
+"""Replay of stored failures: a single one, or all of a check before fresh cases are drawn; and notes on those not replayed."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from adjointlab.worlds.world import Exhausted, Runner, World
 __all__ = ["has_unseen_failures", "replay", "replay_corpus", "say_not_replayed"]
 
 _NOTHING_TO_SAY = "nothing to say"
-"""Kind of the verdict on a case of which its check can tell nothing."""
+"""Kind of the verdict on a case to which its check does not apply."""
 
 
 def replay(world: World, subject: Subject, case: Case) -> SearchResult:
-    """Collective: run one case again and judge it."""
+    """Collective: run one stored case and judge it."""
     if (verdict := unsupported(world, subject)) is not None:
         return without_case(world, subject, case.check, case.setting.seed, verdict)
 
@@ -52,10 +52,10 @@ def replay(world: World, subject: Subject, case: Case) -> SearchResult:
 def replay_corpus(
     world: World, found: Found, check: str, folder: Path, device: str | None = None
 ) -> CheckResult | None:
-    """Collective: replay the cases that `folder` holds of the subject and check; the first that still fails.
+    """Collective: replay the cases of the subject and check in `folder`; return the first that still fails.
 
-    Cases on more ranks than the world has, or in memory that there is not, are passed over, those in other memory than that of
-    `device`, if it is given, and those that were stored under this very supervision: they are still being shrunk.
+    Skips cases that need more ranks than the world has or memory that is not available, cases in memory other than that of
+    `device` (if given), and cases that were stored during this supervised run, because they are still being shrunk.
     """
     job_log = supervised()
     if unsupported(world, found.subject) is not None or (
@@ -64,13 +64,15 @@ def replay_corpus(
     ):
         return None
 
-    replayed: list[Path] = []  # the last one may not have come to its end
+    replayed: list[Path] = []  # the replay of the last one may not have finished
 
     def conduct(run: Runner) -> tuple[Path, SearchResult] | None:
         for path, case in _replayable(world, found.subject, check, folder, device):
             replayed.append(path)
             result = _replayed(world, CaseRunner(run, record, known), found.subject, case)
-            if result.verdict.kind == MISDECLARED:  # a case of such a verdict is not stored
+            if (
+                result.verdict.kind == MISDECLARED
+            ):  # the declaration has changed since: such a failure is never stored
                 _note_of_other_declaration(world, path, f"in which {result.verdict.headline}")
                 continue
             if result.status is not Status.COHERENT and result.verdict.kind != _NOTHING_TO_SAY:
@@ -88,7 +90,7 @@ def replay_corpus(
     except (KeyboardInterrupt, Exhausted):
         raise
     except BaseException as error:
-        # As of a search: the next check has its turn, with a stored case that cannot be judged too.
+        # As after a search that fails: the check could not be judged, and the session goes on with the next one.
         last = printable(str(replayed[-1])) if replayed else "what is stored"
         verdict = verdict_on(error, found.subject, f"while {last} was replayed")
         return CheckResult(found, without_case(world, found.subject, check, 0, verdict))
@@ -103,7 +105,7 @@ def replay_corpus(
 def _replayable(
     world: World, subject: Subject, check: str, folder: Path, device: str | None
 ) -> Iterator[tuple[Path, Case]]:
-    """The stored cases that can be replayed in this run, and which its subject still draws: of others it is said."""
+    """Yield the stored cases that can be replayed in this run; print a note on each that the subject no longer declares."""
     job_log = supervised()
     for path, case in stored(folder, subject, check):
         if _obstacle(world, case, device) or (job_log is not None and job_log.is_newer(path)):
@@ -137,7 +139,7 @@ def _replayed(world: World, run: Runner, subject: Subject, case: Case) -> Search
 
 
 def _obstacle(world: World, case: Case, device: str | None) -> str:
-    """Why a stored case cannot be replayed in this run; empty where it can."""
+    """Return the reason why a stored case cannot be replayed in this run; empty if it can."""
     memory = case.setting.library
     if case.ranks > world.ranks:
         return f"it needs {case.ranks} ranks, and this run has {world.ranks}"
@@ -149,7 +151,7 @@ def _obstacle(world: World, case: Case, device: str | None) -> str:
 
 
 def _undeclared(subject: Subject, case: Case) -> str:
-    """The ranks or the memory of a stored case that the subject, as it is declared now, has no more; empty where it has both."""
+    """Describe the ranks or memory of a stored case that the subject no longer declares; empty if it declares all."""
     setting = case.setting
     if case.ranks not in subject.ranks_up_to(case.ranks):
         return f"not for {counted(case.ranks, 'rank')}"
@@ -162,7 +164,7 @@ def _undeclared(subject: Subject, case: Case) -> str:
 
 
 def has_unseen_failures(world: World, found: Found, check: str, folder: Path, device: str | None) -> bool:
-    """Collective: return True if stored failures cannot be replayed in this run, and say why that on the fewest ranks cannot."""
+    """Collective: return True if stored failures cannot be replayed in this run; for the one on the fewest ranks, print the reason."""
     unseen = []
     if world.is_leader:
         by_ranks = sorted(stored(folder, found.subject, check), key=lambda entry: entry[1].ranks)
@@ -177,7 +179,7 @@ def has_unseen_failures(world: World, found: Found, check: str, folder: Path, de
 
 
 def _note_of_other_declaration(world: World, path: Path, why: str) -> None:
-    """Say that the failure stored at `path` is of a case that the subject's declaration does not fit any more."""
+    """Print that the failure stored at `path` no longer matches the declaration of its subject."""
     world.watchdog.say(
         f"adjointlab: note: the failure stored in {printable(str(path))} is not replayed: remove it, because its subject is now "
         f"declared differently, {printable(why)}\n"
@@ -185,7 +187,7 @@ def _note_of_other_declaration(world: World, path: Path, why: str) -> None:
 
 
 def _note_of_other_world(world: World, path: Path) -> None:
-    """Say that the failure stored at `path`, which is not seen in `world`, was found in another one, where that is so."""
+    """Print a note if the failure stored at `path`, which does not show in `world`, was found in another world."""
     try:
         entry = read(path)
     except BadReproducer:  # removed since it was listed
@@ -199,16 +201,16 @@ def _note_of_other_world(world: World, path: Path) -> None:
 
 
 def say_not_replayed(world: World, folder: Path, subjects: Iterable[Subject]) -> None:
-    """Say which files of failures are not replayed with these subjects: passed over in silence, they would look like ones that pass."""
+    """Print a warning for each stored failure that is not replayed with these subjects, so that it is not taken for one that passes."""
     if not world.is_leader:
         return
-    told = [f"this failure is not replayed: {problem}" for problem in damaged(folder)]
+    warnings = [f"this failure is not replayed: {problem}" for problem in damaged(folder)]
     if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
-        told.insert(0, f"no stored failure is replayed: {folder} may not be read")
-    told += [
+        warnings.insert(0, f"no stored failure is replayed: {folder} may not be read")
+    warnings += [
         f"this failure is not replayed: {path}: it is of {entry.subject} at {entry.location}, {gone}; if it was renamed, "
         "name what it is now with --subject of adjointlab replay, or remove the file"
         for path, entry, gone in homeless(folder, subjects)
     ]
-    for text in told:
+    for text in warnings:
         world.watchdog.say(printable(f"adjointlab: warning: {text}") + "\n")

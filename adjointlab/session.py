@@ -1,4 +1,4 @@
-"""One check of one subject from beginning to end, as the front ends run it: draw or replay, judge, store."""
+"""One check of one subject from beginning to end, as all front ends run it: replay or draw, judge, store."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def run_check(
     folder: Path,
     tick: Callable[[int], None] = lambda tried: None,
 ) -> CheckResult:
-    """Collective: search for a failure, and store it in `folder` if there is one. The same on every rank.
+    """Collective: search for a failure, and store it in `folder` if there is one. Every rank returns the same result.
 
-    A supervised job that is started again learns from its log what ended those before it.
+    A restarted supervised job reads from its log which checks are done and which cases have crashed earlier jobs.
 
-    Raises :class:`~adjointlab.worlds.world.Exhausted` where the job has to be started again.
+    Raises :class:`~adjointlab.worlds.world.Exhausted` if the job has to be restarted.
     """
     job_log, check_id = supervised(), check_id_of(found.subject.location, check)
     seed = budget.seed
@@ -59,7 +59,7 @@ def run_check(
             return logged
         budget = replace(budget, shrinking=job_log.shrinking(check_id))
     result = _searched(world, found, check, budget, folder, tick)
-    put_back()  # what a strategy may have replaced since the last run
+    put_back()  # functions that a strategy may have replaced since the last run
     finished = CheckResult(found, result)
     try:
         with signals_held():
@@ -73,9 +73,9 @@ def run_check(
 
 
 def _logged(job_log: JobLog, world: World, found: Found, check: str, seed: int) -> CheckResult | None:
-    """Collective: the result of a check in an earlier job of a supervised one; None if it has none yet."""
+    """Collective: return the result of the check in an earlier job of this supervised run; None if it has none yet."""
     check_id = check_id_of(found.subject.location, check)
-    # The leader alone reads: it writes this file, so what other ranks see of it may be older.
+    # Only the leader reads the file, because it also writes it: other ranks might read an older state.
     done: Done | None = world.share(job_log.outcome(check_id) if world.is_leader else None)
     if done is not None:
         return CheckResult(found, done.result, done.written, done.unwritten)
@@ -87,7 +87,9 @@ def _logged(job_log: JobLog, world: World, found: Found, check: str, seed: int) 
 def _searched(
     world: World, found: Found, check: str, budget: Budget, folder: Path, tick: Callable[[int], None]
 ) -> SearchResult:
-    """Collective: the result of a search, also where user code ends it; an interrupt keeps the smallest failure so far.
+    """Collective: return the result of a search, even if an exception of user code ends it.
+
+    Raises :class:`SearchInterrupted`, with the smallest failure so far, if an interrupt ends a search that has found one.
 
     The budget has a seed.
     """
@@ -114,8 +116,8 @@ def _searched(
     except Exhausted:
         raise
     except BaseException as error:
-        # A SubjectError, SystemExit and pytest's `skip` among them: the next check has its turn. On all ranks alike, for `lead` raises
-        # the leader's exception everywhere.
+        # These include SubjectError, SystemExit and pytest's `skip`. The session goes on with the next check, on all ranks, because
+        # `lead` raises the leader's exception everywhere.
         return without_case(world, found.subject, check, seed, verdict_on(error, found.subject))
 
 
@@ -127,7 +129,7 @@ def check_with_corpus(
     folder: Path,
     tick: Callable[[int], None] = lambda tried: None,
 ) -> CheckResult:
-    """Collective: replay the failures of the subject and check that `folder` holds; if none fails still, :func:`run_check`."""
+    """Collective: replay the stored failures of the subject and check; if none still fails, call :func:`run_check`."""
     failing = replay_corpus(world, found, check, folder, budget.device)
     if failing is not None:
         return failing
@@ -137,9 +139,9 @@ def check_with_corpus(
 
 
 def kept(found: Found, result: SearchResult, folder: Path) -> CheckResult:
-    """The result of a run on this process alone, its failure stored in `folder`."""
+    """Store the failure of a result, if there is one, in `folder`; not collective."""
     written, problem = None, ""
-    # A wrong declaration is corrected where it stands: there is nothing to replay.
+    # A wrong declaration is corrected in the source: there is nothing to replay.
     if result.case is not None and not CheckResult(found, result).is_misdeclared:
         try:
             written = write(result, found.subject, folder)
@@ -149,10 +151,10 @@ def kept(found: Found, result: SearchResult, folder: Path) -> CheckResult:
 
 
 def lost(world: World, found: Found, check: str, budget: Budget, folder: Path, ending: str) -> CheckResult:
-    """The result of a check whose process has died, in the way that `ending` describes; the case that ran then is stored."""
+    """Return the result of a check whose process has died, as `ending` describes, and store the case that was running."""
     running = left_behind(folder, found.subject.location, check)
     case = None if running is None else running.case
-    # The watchdog has said why it ended the process.
+    # The watchdog has recorded why it ended the process.
     kind = "" if running is None else running.kind
     headline = f"{kind}: {ending}" if kind else ending
     if running is not None and running.stage is Stage.STEPPING:
@@ -179,5 +181,5 @@ def _store(world: World, result: SearchResult, found: Found, folder: Path) -> tu
     if world.is_leader:
         own = kept(found, result, folder)
         entry = own.written, own.unwritten
-    # Shared, so that the ranks do not differ in whether there is a file.
+    # Shared, so that all ranks agree on whether there is a file.
     return world.share(entry)

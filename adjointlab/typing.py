@@ -1,7 +1,7 @@
-"""Types that the lab's signatures are written in: protocols for what MPI, the worlds and the array libraries offer.
+"""Types for the lab's signatures: protocols for the objects of MPI, of the worlds and of the array libraries.
 
-Every communicator of the lab, simulated or guarded, and mpi4py's own have these methods. A protocol lists what the
-lab's own code calls, so it is smaller than what user code may call.
+Every communicator of the lab, simulated or guarded, has these methods, and so have mpi4py's. A protocol lists only the
+methods that the lab's own code calls; user code may call more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 Buffer: TypeAlias = object
 """A buffer as mpi4py takes it: an array, ``[array, datatype]``, ``[array, counts, displacements, datatype]``, bytes,
-``IN_PLACE`` or ``None``. Its form is checked where it is read, with an error that says what is wrong."""
+``IN_PLACE`` or ``None``. The code that reads it checks its form."""
 
 NumpyArray: TypeAlias = "np.ndarray[Any, Any]"
 """A NumPy array of any shape and element type."""
@@ -40,9 +40,9 @@ DtypeLike: TypeAlias = "str | np.dtype[Any] | type[Any] | torch.dtype"
 
 
 class Array(Protocol):
-    """An array of NumPy, torch or CuPy; :mod:`adjointlab.core.arrays` finds out which.
+    """An array of NumPy, torch or CuPy; :mod:`adjointlab.core.arrays` determines which.
 
-    Only what all three spell alike is here. Element types (``dtype``) and results of arithmetic belong to the library,
+    Contains only the members that all three have in common. Element types (``dtype``) and results of arithmetic belong to the library,
     so they stay untyped.
     """
 
@@ -64,7 +64,7 @@ class Array(Protocol):
 
 
 class Status(Protocol):
-    """Source, tag and size in bytes of the message that a completed receive or probe found."""
+    """Source, tag and size in bytes of the message of a completed receive or probe."""
 
     count: int
 
@@ -76,7 +76,7 @@ class Status(Protocol):
 
 
 class Request(Protocol):
-    """An operation that has been started and not yet completed; true until then."""
+    """A request; true until it is completed."""
 
     def __bool__(self) -> bool: ...
     def Wait(self, status: Status | None = None) -> bool: ...
@@ -100,7 +100,7 @@ class Group(Protocol):
 
 
 class Communicator(Protocol):
-    """A communicator under mpi4py's names: upper-case calls move buffers, lower-case calls move objects."""
+    """A communicator with mpi4py's methods: upper-case ones send buffers, lower-case ones send objects."""
 
     @property
     def rank(self) -> int: ...

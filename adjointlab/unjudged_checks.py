@@ -1,4 +1,4 @@
-"""Results of checks in which no case was judged: the subject cannot run in the world, or its code has ended the search."""
+"""Results of checks that judged no case, because the subject cannot run in the world or its code ended the search."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["unsupported", "verdict_on", "without_case"]
 
 
 def unsupported(world: World, subject: Subject, device: str | None = None) -> Verdict | None:
-    """The verdict on a subject that cannot run in `world`, or not on `device`; None if it can."""
+    """Return the verdict on a subject that cannot run in `world` or on `device`; None if it can."""
     if device is not None:
         try:
             subject.libraries(device)
@@ -35,21 +35,24 @@ def unsupported(world: World, subject: Subject, device: str | None = None) -> Ve
 
 
 def without_case(world: World, subject: Subject, check: str, seed: int, verdict: Verdict) -> SearchResult:
-    """The result of a check that no case was judged in."""
+    """Return the result of a check that judged no case."""
     return SearchResult(subject.name, check, world.name, verdict, seed=seed)
 
 
 def verdict_on(error: BaseException, subject: Subject, when: str = "") -> Verdict:
-    """The verdict on a search that an error of the subject's code has ended, `when` it did something else than draw cases."""
+    """Return the verdict on a search that an error of the subject's code has ended.
+
+    `when` describes the activity, such as a replay, if it was not drawing cases.
+    """
     if isinstance(error, Overdue):
         text = "".join(traceback.format_exception(error)).rstrip()
-        # No case is drawn in a replay: what is left is the code that the judge calls, such as a sequential module.
+        # A replay draws no case, so the code that is overdue was called by the judge, such as a sequential module.
         who = "the code under test" if when else DRAWING
         headline = f"{who} {message_of(error)}" + (f", {when}" if when else "")
         return unjudged(headline, ("traceback", text), kind=NO_RETURN)
-    # Its message says it all; whoever prints it names the subject.
-    if (told := message_of(error) if isinstance(error, SubjectError) else refusal(error)) is not None:
-        return unjudged(told.removeprefix(f"{subject.name}: "), kind=MISDECLARED)
+    # Without the subject's name, which the caller prints.
+    if (problem := message_of(error) if isinstance(error, SubjectError) else refusal(error)) is not None:
+        return unjudged(problem.removeprefix(f"{subject.name}: "), kind=MISDECLARED)
     kind = f"raised {type(error).__name__}"
     when = when or (WHILE_A_CASE_RAN if ended_a_case(error) else "")
     sentence = with_kind(kind, in_brief(message_of(error)))

@@ -1,4 +1,4 @@
-"""Environment variables by which the processes of one command know each other; a file that imports nothing, for the first steps of a command."""
+"""Environment variables that identify the processes of one command. This module imports nothing, so that it is cheap at start-up."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 __all__ = ["COMMAND", "HOOKED", "SUPERVISED"]
 
 COMMAND: Final = "ADJOINTLAB_COMMAND"
-"""A number that a command gives itself, for the processes that it shares its checks out to."""
+"""A unique number of a command, which the processes that run its checks inherit."""
 
 SUPERVISED: Final = "ADJOINTLAB_SUPERVISED"
 """The folder of a supervised job."""
 
 HOOKED: Final = "ADJOINTLAB_HOOKED"
-"""The process number of a supervised job. Its children inherit both variables, and tell by this one that they are not the job;
-processes beside it tell by a lock (:func:`~adjointlab.store.job_log.claimed`)."""
+"""The process number of a supervised job. Its children inherit both variables; since this number is not theirs, they are not the job.
+Processes that run beside it are excluded by a lock (:func:`~adjointlab.store.job_log.claimed`)."""

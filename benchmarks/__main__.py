@@ -1,4 +1,4 @@
-"""All benchmarks in one go, with the versions, the date and the load of the machine that their figures come from.
+"""Runs all benchmarks, and records versions, date and load of the machine.
 
     python -m benchmarks                        prints every table
     python -m benchmarks --only layers,guard    those of some scripts
@@ -47,11 +47,11 @@ class Script:
 
     @property
     def title(self) -> str:
-        """The name with the arguments, as a name of a file too."""
+        """The name with the arguments; it is also a file name."""
         return "-".join((self.name, *(argument.lstrip("-") for argument in self.arguments)))
 
     def commands(self, *, smoke: bool) -> dict[str, list[str]]:
-        """The commands by their titles, one for each number of ranks."""
+        """The commands by title, one for each number of ranks."""
         script = [
             sys.executable,
             str(FOLDER / f"{self.name}.py"),
@@ -99,7 +99,7 @@ SCRIPTS = (
 
 
 def mpiexec() -> list[str]:
-    """The launcher of the environment, which is that of mpi4py's library; empty where there is none."""
+    """The launcher in this environment that belongs to mpi4py's library; empty if there is none."""
     beside = Path(sys.executable).parent / "mpiexec"
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None or find_spec("mpi4py") is None:
@@ -111,14 +111,14 @@ def mpiexec() -> list[str]:
 
 
 def missing(script: Script) -> str:
-    """Return the names of what a script needs and is not installed; empty where it can run."""
+    """Return the names of the packages that a script needs and that are not installed; empty if it can run."""
     if script.ranks and not mpiexec():
         return "an MPI library with mpiexec, and mpi4py"
     return ", ".join(module for module in script.needs if find_spec(module) is None)
 
 
 def conditions() -> str:
-    """A line each for the date, the machine and its load, and the versions."""
+    """Lines on the date, the machine and its load, and the versions."""
     versions = []
     for package in ("adjointlab", "numpy", "hypothesis", "torch", "cupy-cuda13x", "cupy-cuda12x", "mpi4py"):
         try:
@@ -135,7 +135,7 @@ def conditions() -> str:
 
 
 def busy_seconds() -> float | None:
-    """Seconds of all processors that were not idle since the start of the system; `None` where the system does not say."""
+    """Busy seconds of all processors since the system started; `None` if the system does not report them."""
     try:
         first, *_ = Path("/proc/stat").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -145,14 +145,14 @@ def busy_seconds() -> float | None:
 
 
 def own_seconds() -> float:
-    """Processor's seconds of this process, and of those it has started that have ended."""
+    """CPU seconds of this process and of its child processes that have ended."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 @dataclass(frozen=True)
 class Moment:
-    """The clocks at one time."""
+    """Readings of the clocks at one moment."""
 
     wall: float
     busy: float | None
@@ -163,7 +163,7 @@ class Moment:
         return cls(time.monotonic(), busy_seconds(), own_seconds())
 
     def share_of_others(self, later: Moment) -> float | None:
-        """Share of the processors that other processes have used between two moments, if the system says it."""
+        """Share of the processors that other processes used between two moments, if the system reports it."""
         if self.busy is None or later.busy is None:
             return None
         others = (later.busy - self.busy) - (later.own - self.own)
@@ -182,14 +182,14 @@ def busy_before() -> str:
 
 
 def reason(share: float | None) -> str:
-    """The reason why such a share of other processes is too much; empty if it is not."""
+    """The reason why the share of other processes is too large; empty if it is not."""
     if share is None or share <= IDLE_SHARE:
         return ""
     return f"other processes use {share:.0%} of the processors, more than {IDLE_SHARE:.0%}"
 
 
 def run(title: str, command: Sequence[str], *, smoke: bool) -> tuple[int, str, str]:
-    """Run a script; return its exit code, what it has printed, and why its figures are not to be used, if so."""
+    """Run a script; return its exit code, its output, and a reason not to use its figures, if there is one."""
     environment = {"OMP_NUM_THREADS": "1", "COLUMNS": "120", **os.environ, **({SMOKE: "1"} if smoke else {})}
     begin = Moment.now()
     try:

@@ -93,7 +93,7 @@ def padded_by_distdl(partition: Any, shape: Sequence[int], kernel: int) -> Funct
 def through_torch(
     function: Function, x: torch.Tensor, parameters: Sequence[torch.Tensor] = ()
 ) -> Callable[[], tuple[torch.Tensor, torch.Tensor]]:
-    """A forward and a backward pass, which return the result and the gradient of x."""
+    """Run a forward and a backward pass; return the result and the gradient of x."""
     leaf = x.clone().requires_grad_()
     cotangent = torch.ones_like(function(leaf))
 
@@ -222,7 +222,7 @@ ROWS: dict[str, Callable[[], dict[str, Call]]] = {
 
 
 def measured(calls: dict[str, Call], rounds: int, summary: Summary) -> dict[str, float]:
-    """Seconds on the slowest rank, after a check that both libraries return the same."""
+    """Return the seconds on the slowest rank, after checking that both libraries return the same values."""
     ours: Any = calls["ours"]()
     theirs: Any = calls["DistDL"]()
     for mine, other in zip(ours, theirs, strict=True):

@@ -33,7 +33,7 @@ ROUNDS = least(41)
 
 
 def operators(count: int) -> dict[str, LinearOperator]:
-    """Operators whose local tensors have so many elements."""
+    """Operators whose local tensors have `count` elements each."""
     comm = MPI.COMM_WORLD
     ranks = comm.Get_size()
     line = al.Partition((ranks,))

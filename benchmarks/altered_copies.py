@@ -1,4 +1,4 @@
-"""Copies of the package in which one file is altered, and tests run in each: do they fail?
+"""Runs tests in copies of the package, each with one altered file, to see if they fail.
 
 A mutant that names no tests has the closest ones of its file; one that names some has these, stage by stage. A parent imports the
 libraries that tests need, and nothing of the lab; for each mutant it starts a child by a fork, which reads the altered copy. So a
@@ -41,7 +41,7 @@ def preload() -> None:
 
 
 def run_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
-    """Run the tests of every mutant, so many mutants at a time; yields as they end.
+    """Run the tests of every mutant, `jobs` mutants at a time; yield outcomes as they end.
 
     Where mutants name no tests, the closest first run without a mutant. Raises `RuntimeError` as :func:`preload` and
     :func:`benchmarks.forked_tests.confirmed` do.
@@ -107,7 +107,7 @@ def _run_tests(copy: Path, tests: Sequence[str]) -> int:
 
 
 class _Chosen:
-    """A pytest plugin: of the tests of the given files those that are named run, in that order; the first that fails is written down."""
+    """A pytest plugin that runs only the named tests of the given files, in that order, and writes down the first that fails."""
 
     def __init__(self, tests: Sequence[str], finder: Path) -> None:
         self.places = {test: place for place, test in enumerate(tests)}

@@ -1,4 +1,4 @@
-"""Mutants of function bodies, without a copy of the package: is the altered code found where it takes the place of the function's own?
+"""Runs tests against mutants of function bodies without copying the package: the altered code replaces that of the function.
 
 One process imports the lab and collects the tests, once. For each mutant it forks a child, which gives the altered functions their new
 code and runs the tests of the mutant. So a mutant costs its tests alone. What lies outside of functions (constants, decorators,
@@ -30,13 +30,13 @@ from benchmarks.forked_tests import FINDER, Mutant, Outcome, Runs, confirmed, fo
 __all__ = ["altered_functions", "run_all"]
 
 _NEW_LOCALS = 0x0002
-"""The flag of a function's code, which the body of a class has not."""
+"""Flag set in the code of functions but not of class bodies."""
 
 
 def altered_functions(before: str, after: str, file: str) -> list[tuple[CodeType, CodeType]] | None:
-    """The outermost functions whose code differs between two texts of a file, as they were and as they are.
+    """Return the outermost functions whose code differs between two versions of a file, as pairs of old and new code.
 
-    None where anything else differs: what runs when the file is imported, or the variables that a function takes from around it.
+    None if anything else differs: code that runs when the file is imported, or the variables that a function closes over.
     """
     return _differing(compile(before, file, "exec"), compile(after, file, "exec"))
 
@@ -66,7 +66,7 @@ def _differing(before: CodeType, after: CodeType) -> list[tuple[CodeType, CodeTy
 
 
 def _is_same(one: CodeType, other: CodeType) -> bool:
-    """Alike but for columns: what equality of code compares, without the places of its instructions."""
+    """Compare code objects, ignoring the source positions of their instructions."""
     plain = [code.replace(co_linetable=b"", co_consts=()) for code in (one, other)]
     return plain[0] == plain[1] and all(
         _is_same(mine, theirs)
@@ -81,9 +81,9 @@ def _place(code: CodeType) -> tuple[str, int]:
 
 
 def run_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
-    """Run the tests that each mutant names, so many mutants at a time; yields as they end. Every difference is to lie in functions.
+    """Run the tests that each mutant names, `jobs` mutants at a time; yield outcomes as they end. Mutants must differ in functions only.
 
-    Tests that are named by their file, or that are not collected without ``--with-mpi``, do not run. Raises `RuntimeError` as
+    Tests named only by their file, and tests that are collected only with ``--with-mpi``, do not run. Raises `RuntimeError` as
     :func:`benchmarks.altered_copies.run_all` does, and where the tests cannot be collected.
     """
     preload()
@@ -132,7 +132,7 @@ def _collect_and_run(mutants: Sequence[Mutant], jobs: int, results: Connection) 
 
 
 class _Running:
-    """A pytest plugin: in place of the tests something else runs, once they are collected."""
+    """A pytest plugin that calls a function instead of running the collected tests."""
 
     def __init__(self, instead: Callable[[pytest.Session], None]) -> None:
         self.instead = instead
@@ -190,7 +190,7 @@ def _functions_of(files: set[str]) -> dict[str, list[FunctionType]]:
 
 
 def _link_everything(folder: Path) -> None:
-    """Make a working directory that shows what the repository has, but for failures that were stored there."""
+    """Make a working directory with links to everything in the repository except stored failures."""
     folder.mkdir()
     for each in ROOT.iterdir():
         if each.name not in (".adjointlab", ".git"):
@@ -198,7 +198,7 @@ def _link_everything(folder: Path) -> None:
 
 
 def _run_items(session: pytest.Session, items: Sequence[pytest.Item], folder: Path) -> int:
-    """Run collected tests until one fails, whose name is written down."""
+    """Run collected tests until one fails, and write down its name."""
     temporary = folder / "temporary"
     temporary.mkdir()
     session.config._tmp_path_factory._basetemp = temporary  # type: ignore[attr-defined]  # made for each session, and this one is forked
@@ -215,7 +215,7 @@ def _run_items(session: pytest.Session, items: Sequence[pytest.Item], folder: Pa
 
 
 class _Failed:
-    """A pytest plugin: the names of tests that fail."""
+    """A pytest plugin that collects the names of failing tests."""
 
     def __init__(self) -> None:
         self.names: list[str] = []

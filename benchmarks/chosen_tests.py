@@ -1,4 +1,4 @@
-"""The tests of a mutant: those that reach the statements that it alters."""
+"""Chooses the tests of a mutant: those that reach the statements that it alters."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def with_reaching_tests(mutants: Sequence[Mutant], reached: Reached, seconds: fl
 
 
 def stages_of(file: str, text: str, reached: Reached, seconds: float) -> tuple[tuple[str, ...], ...]:
-    """The tests that reach what is altered in a file, those of the closest files first, then the quickest: so many seconds of them.
+    """Return the tests that reach the altered lines of a file, up to a total of `seconds`: those of the closest files first, then the quickest.
 
     What runs when the file is imported is reached by every test of the file, and by others that read what it has made: so by all of the
     closest files. Closest files that were not measured come last; where no test reaches the statements, all closest files, for they may
@@ -59,7 +59,7 @@ def stages_of(file: str, text: str, reached: Reached, seconds: float) -> tuple[t
 
 
 def altered_lines(before: str, after: str) -> list[int] | None:
-    """The lines of the statements that differ, as they were; of a decorated or default value the function's body.
+    """Return the old lines of the statements that differ; for a decorator or default value, those of the function's body.
 
     None where one of them runs when the file is imported.
     """
@@ -100,7 +100,7 @@ def _statement(tree: ast.Module, line: int) -> list[int] | None:
 
 
 def _statements(node: ast.AST) -> list[ast.stmt]:
-    """The statements directly below a node, those of handlers and cases too."""
+    """The statements directly below a node, including those of exception handlers and match cases."""
     found: list[ast.stmt] = []
     for each in ast.iter_child_nodes(node):
         if isinstance(each, ast.stmt):

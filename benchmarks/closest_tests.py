@@ -1,4 +1,4 @@
-"""The tests that are closest to a file of the lab: those that state what it promises."""
+"""Finds the tests closest to a file of the lab: those that state what it promises."""
 
 from __future__ import annotations
 
@@ -374,13 +374,16 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
             "tests/primitives/test_compositions.py",
         ),
     ),
-    (
-        "engine/parallel_check",
+    *(
         (
-            "tests/torch_distributed/test_calls_of_checks.py",
-            *_PARALLEL,
-            "tests/torch_distributed/test_pipelines.py",
-        ),
+            name,
+            (
+                "tests/torch_distributed/test_calls_of_checks.py",
+                *_PARALLEL,
+                "tests/torch_distributed/test_pipelines.py",
+            ),
+        )
+        for name in ("engine/parallel_check", "engine/drawn_meshes", "engine/example_tensors")
     ),
     *(
         (name, ("tests/engine/test_freezing.py", "tests/torch_distributed/test_recipes.py"))
@@ -414,7 +417,10 @@ CLOSEST: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("engine/parameter_tree", ("tests/engine/test_single_steps.py", "tests/engine/test_even_cuts.py")),
     ("engine/single_steps", ("tests/engine/test_looks_of_a_search.py", "tests/engine/test_single_steps.py")),
-    ("engine/exhaust", ("tests/engine/test_shares_of_proofs.py", "tests/engine/test_exhaust.py")),
+    *(
+        (f"engine/{name}", ("tests/engine/test_shares_of_proofs.py", "tests/engine/test_exhaust.py"))
+        for name in ("exhaust", "listed_cases", "shares_of_proofs")
+    ),
     (
         "engine/explain",
         (
@@ -540,7 +546,7 @@ ALWAYS = ("tests/core/test_frozen.py", "tests/core/test_left_out.py", "tests/cor
 
 
 def closest_tests(file: str) -> tuple[str, ...]:
-    """The files of tests to run for a mutant of `file`, those that are there; first those that have its name."""
+    """Return the existing test files to run for a mutant of `file`, beginning with those named like it."""
     tests = next((tests for prefix, tests in CLOSEST if file.startswith(f"adjointlab/{prefix}")), ("tests",))
     files = dict.fromkeys(found for test in (*ALWAYS, *tests) for found in _files_of_tests(test))
     own = f"test_{Path(file).name}"

@@ -1,4 +1,4 @@
-"""The lab's power: which check finds each planted bug and each documented fault, after how many cases, shrunk to what.
+"""Measures the lab's power: which check finds each planted bug and documented fault, after how many cases, and the smallest case.
 
     python benchmarks/detection.py --seed 1              prints Markdown tables
     python benchmarks/detection.py --part halos          only those of one part
@@ -59,7 +59,7 @@ class HasSubject(Protocol):
 def found(
     world: World, subject: Subject, seed: int, shrinking: float = 20.0, cases: int = CASES
 ) -> list[SearchResult]:
-    """The reports of the checks that see a fault, the one with the fewest cases first."""
+    """The reports of the checks that find a fault, the one after the fewest cases first."""
     reports = [
         investigate(world, subject, check, Budget(cases, seed=seed, shrinking=min(shrinking, MOST_SHRINKING)))
         for check in checks_of(subject)
@@ -70,7 +70,7 @@ def found(
 
 
 class Tally:
-    """The faults of a table: how many were missed, and after how many cases each other one was found."""
+    """Counts for a table: the number of missed faults, and the cases until each other fault was found."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world, self.seed, self.started = world, seed, time.monotonic()
@@ -78,7 +78,7 @@ class Tally:
         self.missed = 0
 
     def found(self, subject: Subject) -> list[SearchResult]:
-        """The reports of :func:`found`, which are counted."""
+        """The reports of :func:`found`, counting them."""
         reports = found(self.world, subject, self.seed)
         self.missed += not reports
         self.cases += [report.tried for report in reports[:1]]
@@ -94,7 +94,7 @@ class Tally:
 
 
 def furthest_shrunk(reports: Sequence[SearchResult]) -> list[SearchResult]:
-    """The reports, of those after equally many cases the one first that shrank the case furthest."""
+    """Sort the reports so that, among those after equally many cases, the one with the smallest case comes first."""
     return sorted(reports, key=lambda report: (report.tried, report.case.ranks if report.case else 0))
 
 
@@ -121,7 +121,7 @@ def smallest(report: SearchResult) -> str:
 
 
 def tables(world: World, seed: int) -> tuple[list[str], int]:
-    """The lines of both tables, and how many faults were missed."""
+    """Return the lines of both tables, and the number of missed faults."""
     tally, lines = Tally(world, seed), []
     for title, first, entries in (
         ("Planted operator bugs", "bug", [("", planted.bug, planted.subject) for planted in least(PLANTED)]),
@@ -140,7 +140,7 @@ def tables(world: World, seed: int) -> tuple[list[str], int]:
 
 
 def halo_table(world: World, seed: int) -> tuple[list[str], int]:
-    """The lines of the table of halo exchanges and repartitions, and how many bugs were missed."""
+    """Return the lines of the table of halo exchanges and repartitions, and the number of missed bugs."""
     tally, lines, unseen, alike = Tally(world, seed), list(HALO_HEADER), 0, 0
     for number, planted in enumerate(least(PLANTED_HALOS), start=1):
         reports = furthest_shrunk(tally.found(planted.subject))
@@ -157,7 +157,7 @@ def halo_table(world: World, seed: int) -> tuple[list[str], int]:
 
 
 def layer_table(world: World, seed: int) -> tuple[list[str], int]:
-    """The lines of the table of layers, and how many bugs were missed."""
+    """Return the lines of the table of layers, and the number of missed bugs."""
     tally, lines = Tally(world, seed), [HEADER[0].format(first="bug"), HEADER[1]]
     for number, planted in enumerate(least(PLANTED_LAYERS), start=1):
         reports = furthest_shrunk(tally.found(planted.subject))
@@ -167,17 +167,17 @@ def layer_table(world: World, seed: int) -> tuple[list[str], int]:
 
 
 def check_table(world: World, seed: int) -> tuple[list[str], int]:
-    """The lines of the table of checks, of all that is planted."""
+    """Return the lines of the table of checks, for all planted bugs."""
     return table_of_checks(world, seed, (*PLANTED, *FAULTS, *PLANTED_HALOS, *PLANTED_LAYERS))
 
 
 def layer_check_table(world: World, seed: int) -> tuple[list[str], int]:
-    """The lines of the table of checks, of bugs of layers alone."""
+    """Return the lines of the table of checks, for bugs of layers alone."""
     return table_of_checks(world, seed, PLANTED_LAYERS)
 
 
 def table_of_checks(world: World, seed: int, bugs: Sequence[HasSubject]) -> tuple[list[str], int]:
-    """The lines of a table of checks, each with the cases after which it sees what is planted.
+    """Return the lines of a table of checks, with the cases that each needs to find the planted bugs.
 
     The last tells how many bugs no check sees in its part of the cases, which is a figure and no failure: another seed may show them.
     """

@@ -1,4 +1,4 @@
-"""A CUDA device as `gpu.py` uses it, through CuPy, and the host in its place, where it is only to be seen that the script runs."""
+"""The CUDA device that `gpu.py` uses through CuPy, and a stand-in on the host for runs that only test the script."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class CudaDevice:
 
 
 class Host:
-    """NumPy's memory in place of a device: figures mean nothing."""
+    """Host memory in place of a device: its figures mean nothing."""
 
     title = "the host in place of a device"
     xp = np
@@ -154,7 +154,7 @@ def lacking() -> str:
 
 
 def on_device(array: np.ndarray[Any, Any], memory: str) -> Array:
-    """Return a copy of the values in the memory of that name: numpy, torch, cupy or torch-cuda."""
+    """Return a copy of the values in the named memory: numpy, torch, cupy or torch-cuda."""
     if memory == "numpy":
         return array.copy()
     if memory == "cupy":

@@ -1,4 +1,4 @@
-"""Cases that a check needs to see each planted bug: those that are drawn afresh, beside Hypothesis's own, which vary earlier ones.
+"""Cases that a check needs to find each planted bug, drawn independently or by Hypothesis itself, which varies earlier ones.
 
     python benchmarks/draws.py                          prints a Markdown table, of seed 1
     python benchmarks/draws.py --bugs layers --seed 2   of some bugs
@@ -50,13 +50,13 @@ CHECKS = ("adjoint", "matrix", "sequential", "gradients", "jacobian", "double_ba
 
 @dataclass
 class Needed:
-    """Cases until each bug was seen, and the processor's seconds of all cases."""
+    """The cases until each bug was found, and the CPU seconds of all cases."""
 
     cases: dict[int, int] = field(default_factory=dict)
     seconds: float = 0.0
 
     def add(self, bug: int, tried: int | None, seconds: float) -> None:
-        """Add a bug that was seen after so many cases, or was not."""
+        """Add a bug that was found after `tried` cases, or missed (None)."""
         self.seconds += seconds
         if tried is not None:
             self.cases[bug] = tried
@@ -70,7 +70,7 @@ class Needed:
 
 
 def measured(bugs: Sequence[Subject], seed: int) -> dict[str, dict[str, Needed]]:
-    """The cases that each check needs with either kind of draws."""
+    """Measure the cases that each check needs with either kind of draws."""
     world = SimulatedWorld(8)
     found: dict[str, dict[str, Needed]] = {}
     for bug, subject in enumerate(bugs):

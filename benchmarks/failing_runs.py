@@ -1,4 +1,4 @@
-"""Time that a user waits for with a failing subject: that of all its checks, until the smallest case is told.
+"""The time that a user waits for a failing subject: that of all its checks until the smallest case is reported.
 
     python benchmarks/failing_runs.py                     simulated ranks
     mpiexec -n 4 python benchmarks/failing_runs.py        real ones

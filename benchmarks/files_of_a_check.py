@@ -1,4 +1,4 @@
-"""The files of the lab that a check passes through: those of which a function runs between the command and its verdict.
+"""The files of the lab that take part in a check: those with a function that runs between the command and its verdict.
 
     python benchmarks/files_of_a_check.py [--cases 5] [--check adjoint] [SUBJECT]
 

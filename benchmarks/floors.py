@@ -1,4 +1,4 @@
-"""Hand-written data movement in plain mpi4py, with preallocated buffers: what the primitives are measured against.
+"""Hand-written data movement in plain mpi4py with preallocated buffers, which the primitives are measured against.
 
 Each floor does one job on fixed arrays, as somebody would write it who needs nothing else. Faces and columns are packed
 by hand: MPI's derived datatypes were tried and are slower (MPICH 5.0: 4 times for columns of 1024 x 1024, 1.05 times for
@@ -103,14 +103,14 @@ class HaloFloor:
         self.exchange_adjoint()
 
     def copied_once(self) -> None:
-        """Both in place, and in each pass one copy of a bulk of its own: the least that any form out of place does."""
+        """Both in place, with one copy of the bulk in each pass: the minimum for any out-of-place form."""
         np.copyto(self.u[self.inner], self.x)
         self.exchange()
         np.copyto(self.gx, self.y[self.inner])
         self.exchange_adjoint()
 
     def out_of_place(self) -> None:
-        """Both, from and to the bulk, with a padded tensor of its own in between."""
+        """Both, from and to the bulk, through a separate padded tensor."""
         np.copyto(self.u[self.inner], self.x)
         self.exchange()
         np.copyto(self.u, self.y)
@@ -151,7 +151,7 @@ def repartition_floor(comm: MPI.Comm, side: int) -> Call:
 
 
 def all_gather_floor(comm: MPI.Comm, count: int) -> Call:
-    """An all-gather of `count` numbers a rank and the reduce-scatter that is its adjoint."""
+    """An all-gather of `count` numbers per rank, and the reduce-scatter that is its adjoint."""
     size = comm.Get_size()
     x, y = np.ones(count, np.float32), np.empty(count * size, np.float32)
     g, h = np.ones(count * size, np.float32), np.empty(count, np.float32)
@@ -177,7 +177,7 @@ def reduce_scatter_floor(comm: MPI.Comm, count: int) -> Call:
 
 
 def bare_exchange(comm: MPI.Comm, nbytes: int) -> Call:
-    """Two bare Sendrecv of that many bytes between ranks 0 and 1: a forward and an adjoint pass without anything else."""
+    """Two bare Sendrecv calls between ranks 0 and 1: a forward and an adjoint pass with no other work."""
     out, into = np.ones(nbytes, np.uint8), np.empty(nbytes, np.uint8)
     rank = comm.Get_rank()
     peer = 1 - rank if rank < 2 else MPI.PROC_NULL

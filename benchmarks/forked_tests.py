@@ -1,4 +1,4 @@
-"""Tests of mutants, each in a process of its own that is forked from one that has imported what they need: do they fail?"""
+"""Runs the tests of each mutant in a separate process, forked from one that has imported the libraries."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ __all__ = [
 ]
 
 LIMIT = 1200.0
-"""Seconds after which the tests of a mutant are ended: it then counts as found, for it does not return."""
+"""Seconds after which the tests of a mutant are ended; the mutant then counts as found."""
 
 OUTPUT, FINDER = "output.txt", "finder.txt"
 
 NOT_RUN = "no test has run"
-"""The finder of a mutant whose child ended before its tests: in copies, which it imports, that is a fault of the mutant."""
+"""Recorded as the finder of a mutant whose process ended before its tests. Copies are imported there, so the mutant is at fault."""
 
 _CONTROL = "no mutant"
 
 _NO_TESTS = 100
-"""Exit code of a child that has run no tests, for a reason of its own."""
+"""Exit code of a child process that could not run its tests."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A file of the package with another text, and its name in reports."""
+    """A file of the package with its altered text, and the mutant's name in reports."""
 
     name: str
     file: str  # relative to the root of the repository
     text: str
     stages: tuple[tuple[str, ...], ...] = ()
-    """Names of tests or of their files, in the order in which they run; a stage runs if those before it have found nothing."""
+    """Names of tests or test files in running order; a stage runs only if those before it found nothing."""
 
     limit: float = LIMIT
 
 
 class Outcome(NamedTuple):
-    """The result of one mutant: found by which test, and in which time."""
+    """The result of one mutant: the test that found it, and the time."""
 
     mutant: Mutant
     found: bool
@@ -69,7 +69,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Runs:
-    """The way in which the tests of a mutant are run, in any of some folders at a time."""
+    """Steps of running the tests of a mutant, and the folders in which they may run concurrently."""
 
     folders: Sequence[Path]
     prepare: Callable[[Mutant, Path], None]
@@ -77,7 +77,7 @@ class Runs:
     tidy: Callable[[Mutant, Path], None]
 
     def outcomes(self, waiting: list[Mutant]) -> Iterator[Outcome]:
-        """Outcomes of the mutants that are waiting, the last first; who asks for them may add mutants meanwhile."""
+        """Yield the outcomes of the waiting mutants, the last one first; the caller may add mutants meanwhile."""
         free, running = list(self.folders), dict[int, tuple[Mutant, Path, float]]()
         while waiting or running:
             while waiting and free:
@@ -124,7 +124,7 @@ class Runs:
 
 
 def forked(mutant: Mutant) -> tuple[str, ...]:
-    """The tests that run next for a mutant: of its first stage, or the closest."""
+    """The tests that run next for a mutant: those of its first stage, or the closest ones."""
     return mutant.stages[0] if mutant.stages else closest_tests(mutant.file)
 
 
@@ -134,7 +134,7 @@ def control(file: str) -> Mutant:
 
 
 def confirmed(waiting: list[Mutant], runs: Runs) -> Iterator[Outcome]:
-    """The outcomes of mutants, those that are found by tests that pass without the mutant.
+    """Yield outcomes in which a mutant counts as found only by a test that passes without it.
 
     Of the tests that a mutant names, the one that has found
     it runs without the mutant afterwards; where it (or its file) does not pass then either, it is left out and the mutant runs again.
@@ -172,7 +172,7 @@ def confirmed(waiting: list[Mutant], runs: Runs) -> Iterator[Outcome]:
 
 
 def _to_try(mutant: Mutant, finder: str) -> tuple[str, ...]:
-    """The tests that must pass without the mutant: the one that has found it, or all where their process has ended or hung.
+    """The tests that must pass without the mutant: the one that found it, or all if their process died or hung.
 
     A file that could not be collected is tried with its first test.
     """
@@ -185,7 +185,7 @@ def _to_try(mutant: Mutant, finder: str) -> tuple[str, ...]:
 
 
 def _without(test: str, mutant: Mutant) -> Mutant:
-    """The mutant without a test, or without all of a file; a file that runs as a whole is left out for one of its tests."""
+    """The mutant without a test, or without a test file; a file that runs as a whole is left out if one of its tests is."""
     file = test.split("::")[0]
     left_out = {test, file}
     stages = (
@@ -201,7 +201,7 @@ def _end_group(process: int) -> None:
 
 
 def _finder(folder: Path, status: int) -> str:
-    """The name of the test that has failed, or what else has ended the tests."""
+    """The name of the test that failed, or the reason why the tests ended."""
     if (folder / FINDER).exists():
         return (folder / FINDER).read_text(encoding="utf-8")
     if os.WIFSIGNALED(status):

@@ -77,7 +77,7 @@ FACE_COLUMNS = (
 
 
 def face_rows(device: Device) -> list[list[str]]:
-    """Shares of the device's copy bandwidth: of the functions that operators pack and add with, and of slices of the library."""
+    """Shares of the device's copy bandwidth reached by the pack and add functions of operators, and by slices of the library."""
     return [face_row(device, *each) for size in FACES for each in faces(size)]
 
 
@@ -114,7 +114,7 @@ add_all = getattr(arrays, "add_all", one_by_one(arrays.add_into))
 
 
 def faces(size: int) -> list[tuple[str, tuple[int, ...], list[tuple[Any, ...]]]]:
-    """Tensors whose two faces along the outer and along the innermost dimension have `size` bytes each, and where they are."""
+    """Tensors whose two faces along the outer and the innermost dimension have `size` bytes each, and the faces' positions."""
     rows = size // 4 // WIDTH
     outer = ("outer dimension", (4 * WIDTH, rows // 1024, 1024), [(slice(WIDTH),), (slice(-WIDTH, None),)])
     return [outer, *(innermost_faces(size, width) for width in (WIDTH, SECTOR // 4))]
@@ -214,7 +214,7 @@ def exchange_row(comm: Any, name: str, sent: int, by_hand: Call, ours: Call) -> 
 
 
 def compare(name: str, ours: Any, by_hand: Any) -> None:
-    """End the script where a contestant computes something else."""
+    """End the script if a contestant computes another result."""
     if not bool((ours == by_hand).all()):
         raise SystemExit(f"{name}: the operator and the hand-written exchange give different results")
 

@@ -48,13 +48,13 @@ def _exchange(comm: Any, x: object, y: object, after: int, before: int) -> None:
 
 
 def in_halves(comm: Any, nbytes: int) -> Calls:
-    """The non-blocking forms of mpi4py, with the wait that they come with."""
+    """mpi4py's non-blocking forms, each with its wait."""
     x, y = np.ones(nbytes // 8), np.empty(nbytes // 8)
     return {"Allreduce": lambda: comm.Iallreduce(x, y).Wait(), "Bcast": lambda: comm.Ibcast(x).Wait()}
 
 
 def timed(comm: Any, call: Callable[[], object], repeats: int) -> float:
-    """Seconds for one call, which the ranks begin together."""
+    """Seconds for one call, which the ranks start together."""
     comm.Barrier()
     start = time.perf_counter()
     for _ in range(repeats):

@@ -24,7 +24,7 @@ LOADS = least((0, 4, 16))
 
 
 def hand_overs() -> None:
-    """Two threads wake each other in turn, each asleep while the other one runs."""
+    """Two threads that wake each other in turn; each sleeps while the other runs."""
     ours, theirs = _thread.allocate_lock(), _thread.allocate_lock()
     ours.acquire()
     theirs.acquire()
@@ -50,7 +50,7 @@ def computation() -> None:
 
 @contextmanager
 def load(processes: int) -> Iterator[None]:
-    """Keep so many processes busy."""
+    """Keep the CPU busy with this many `processes`."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     time.sleep(0.5 if busy else 0)
     try:

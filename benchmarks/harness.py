@@ -77,7 +77,7 @@ def bare(context: RankContext, case: Case) -> None:
 
 
 def per_case() -> None:
-    """Microseconds of the draw, the bare operator, and what the lab adds, for each check."""
+    """Microseconds of the draw, of the bare operator, and of the rest of each check."""
     world = SimulatedWorld(4)
     rows = []
     for check in checks_of(broadcasts):
@@ -119,7 +119,7 @@ def per_case() -> None:
 
 
 def rate(world: SimulatedWorld, subject: Subject, check: str, cases: int) -> float:
-    """Checks per second of the processor."""
+    """Checks per CPU-second."""
     # What is made once in a process, some of it in a few cases only: torch's first product in forward mode imports for a second.
     investigate(world, subject, check, Budget(cases, seed=9))
     start = time.process_time()

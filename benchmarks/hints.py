@@ -1,4 +1,4 @@
-"""The score of the hints on the kind of fault: of planted bugs, recreated faults and right operators, who is told what.
+"""Scores the hints on the kind of fault for planted bugs, recreated faults and right operators.
 
     python benchmarks/hints.py --seed 1                  prints a Markdown table, and what is told of each fault
     python benchmarks/hints.py --part layers             only those of one part

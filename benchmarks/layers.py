@@ -1,4 +1,4 @@
-"""The distributed convolutions beside the sequential layer on one core and beside a floor, and what they hold of activations.
+"""Times distributed convolutions beside the sequential layer on one core and a floor, and measures the activations that they save.
 
     mpiexec -n 2 python benchmarks/layers.py
     mpiexec -n 4 python benchmarks/layers.py

@@ -42,7 +42,7 @@ def halos(elements: int, ranks: int) -> dict[str, object]:
 
 
 def proved(world: SimulatedWorld, subject: Subject, case: Case) -> int:
-    """Runs and judges the case; returns the number of matrix entries behind the verdict."""
+    """Run and judge the case; return the number of matrix entries behind the verdict."""
     judgement = world.lead(body(subject), lambda run: run_case(run, case))
     assert judgement is not None
     assert judgement.verdict.is_coherent, judgement.verdict

@@ -1,4 +1,4 @@
-"""Each primitive in each memory that there is, beside NumPy's."""
+"""Times each primitive in each available memory, relative to NumPy's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def memories_of(device: Device) -> list[str]:
 
 
 def primitive_rows(comm: Any, device: Device, memories: list[str]) -> list[list[str]]:
-    """Each primitive in each memory: the time of NumPy's, and the ratios of the others' to it."""
+    """Each primitive in each memory: the time with NumPy's, and the others as ratios to it."""
     rows = []
     for name, operator in primitives(comm).items():
         calls = {memory: passes(operator, comm.Get_rank(), memory, device) for memory in memories}
@@ -44,7 +44,7 @@ def primitive_rows(comm: Any, device: Device, memories: list[str]) -> list[list[
 
 
 def passes(operator: Any, rank: int, memory: str, device: Device) -> Call:
-    """A forward and an adjoint pass into fresh arrays; on a device to their end."""
+    """A forward and an adjoint pass into fresh arrays; on a device, until they have completed."""
     x, y = (
         [on_device(np.ones(each.layout.local_shape(rank), np.float32), memory) for each in space.tensors]
         for space in (operator.domain, operator.codomain)
@@ -66,7 +66,7 @@ def passes(operator: Any, rank: int, memory: str, device: Device) -> Call:
 
 
 def primitives(comm: Any) -> dict[str, Any]:
-    """The primitives by their names, of float32; of one rank those of its memory alone."""
+    """The float32 primitives by name; on one rank, only those that work in its memory."""
     from adjointlab.primitives import memory
 
     ranks = comm.Get_size()

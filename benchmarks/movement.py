@@ -1,4 +1,4 @@
-"""HaloExchange, Repartition, AllGather and ReduceScatter beside hand-written mpi4py, and what they send and hold.
+"""Times HaloExchange, Repartition, AllGather and ReduceScatter beside hand-written mpi4py, and counts messages, bytes and memory.
 
     mpiexec -n 2 python benchmarks/movement.py
     mpiexec -n 4 python benchmarks/movement.py
@@ -219,7 +219,7 @@ def sent_rows() -> list[list[str]]:
 
 
 def memory_rows() -> list[list[str]]:
-    """Peak memory beyond what is there before the first call, in input tensors (and in faces, for the in-place form)."""
+    """Peak memory beyond that before the first call, in units of the input tensor (for the in-place form, of its faces)."""
     geometry = halo_geometry(1024, 5, COMM.Get_size())
     rank = COMM.Get_rank()
     bulk, padded = geometry.bulk, geometry.window

@@ -103,7 +103,7 @@ def spots_of(path: Path) -> list[Spot]:
 
 
 def made(spot: Spot) -> str | None:
-    """The text of the file with the mutant; None where it changes no behaviour by its form alone: an annotation, or bad syntax."""
+    """The text of the file with the mutant; None if it cannot change behaviour, as in an annotation, or is not valid Python."""
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator
 
@@ -120,7 +120,7 @@ def made(spot: Spot) -> str | None:
 
 
 def _leniently(text: str) -> str:
-    """The text without the guards of `zip` against arguments of unequal length, and without the marks of arguments by keyword alone."""
+    """The text without `strict=True` in calls of `zip`, and without the `*` that makes arguments keyword-only."""
     return text.replace("strict=True", "strict=False").replace(" *, ", " /, ").replace(" *,\n", " /,\n")
 
 
@@ -154,7 +154,7 @@ def _behaviour(text: str) -> str:
 
 
 def sample(seed: int, count: int) -> Iterator[tuple[Spot, str]]:
-    """So many mutants, drawn from each package by the number of mutants that it has."""
+    """Draw `count` mutants, from each package in proportion to the mutants that it has."""
     spots = [spot for paths in files().values() for path in paths for spot in spots_of(path)]
     random.Random(seed).shuffle(spots)
     drawn = 0
@@ -174,7 +174,7 @@ def difference(mutant: Mutant) -> str:
 
 
 def equivalents() -> list[dict[str, str]]:
-    """The mutants that were read and found to change nothing that can be seen: file, new line, and the reason."""
+    """Mutants that were reviewed and found to change nothing observable: file, new line, and reason."""
     if not EQUIVALENT.exists():
         return []
     return list(tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))["mutant"])
@@ -187,7 +187,7 @@ def is_equivalent(mutant: Mutant) -> bool:
 
 
 def outcomes_of(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
-    """Run the tests of the mutants: of those within functions first the tests that were measured, without a copy of the package."""
+    """Run the tests of the mutants: for those within functions, first the measured tests, without a copy of the package."""
     within: list[Mutant] = []
     others: list[Mutant] = []
     for mutant in mutants:
@@ -206,7 +206,7 @@ def outcomes_of(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
 
 
 def interval(found: int, of: int) -> tuple[float, float]:
-    """Wilson's interval of the share, with a confidence of 95 %."""
+    """Wilson's 95% confidence interval of the share."""
     z, share = 1.96, found / of
     middle = (share + z * z / (2 * of)) / (1 + z * z / of)
     half = z / (1 + z * z / of) * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
@@ -214,7 +214,7 @@ def interval(found: int, of: int) -> tuple[float, float]:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """By package: found, and of how many that are not equivalent."""
+    """By package: the mutants found, of those that are not equivalent."""
     found: Counter[str] = Counter()
     every: Counter[str] = Counter()
     for outcome in outcomes:

@@ -1,4 +1,4 @@
-"""Hand-written exchanges of device memory through pinned memory of the host, as somebody would write them who needs nothing else.
+"""Minimal hand-written exchanges of device memory through pinned host memory.
 
 Everything is allocated once. All parts are packed on the device and their copies to the host enqueued one behind the other; each
 message is sent when its own copy is complete; what has been received is copied back and unpacked.

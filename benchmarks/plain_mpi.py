@@ -25,7 +25,7 @@ def comm_world() -> MPI.Intracomm:
 
 @contextmanager
 def nothing_counted(guarded: Any) -> Iterator[None]:
-    """Raise where the guard of a communicator counts a call meanwhile, which is then not mpi4py's own."""
+    """Raise if the guard of a communicator counts a call in this context, as the call is then not mpi4py's own."""
     before = guarded.guard.progress()
     yield
     if guarded.guard.progress() != before:
@@ -33,7 +33,7 @@ def nothing_counted(guarded: Any) -> Iterator[None]:
 
 
 def refuse_replaced_methods() -> None:
-    """End the script where the lab has replaced the methods of mpi4py's communicators: then COMM_WORLD is no floor."""
+    """End the script if the lab has replaced the methods of mpi4py's communicators, since COMM_WORLD would not be a floor then."""
     # mpi4py's are compiled, those of the lab are functions of Python.
     if isinstance(getattr_static(MPI.Intracomm, "Allreduce"), FunctionType):
         raise SystemExit(

@@ -47,7 +47,7 @@ def operators(comm: object, ranks: int, count: int) -> dict[str, LinearOperator]
 
 
 def floors(comm: MPI.Comm, count: int) -> dict[str, Callable[[], None]]:
-    """The bare collectives of a forward and an adjoint pass, each on buffers of its own as the operators' are."""
+    """The bare collectives of a forward and an adjoint pass, each with separate buffers, like the operators."""
     (x, y), (g, h) = (np.ones(count), np.empty(count)), (np.ones(count), np.empty(count))
     root = comm.Get_rank() == 0
 

@@ -1,4 +1,4 @@
-"""Cases that an exhaustive run proves in a second of the processor's time, for each primitive.
+"""Cases that an exhaustive run proves per CPU-second, for each primitive.
 
     python benchmarks/proofs.py
 
@@ -16,7 +16,7 @@ from timing import is_smoke, least, print_table, words
 from adjointlab.engine.case import Case
 from adjointlab.engine.case_body import body
 from adjointlab.engine.discovery import find
-from adjointlab.engine.exhaust import bound_of, every_case
+from adjointlab.engine.listed_cases import bound_of, every_case
 from adjointlab.engine.run_case import run_case
 from adjointlab.engine.subject import Subject
 from adjointlab.worlds.simulated.world import SimulatedWorld
@@ -36,7 +36,7 @@ def batches_of(cases: list[Case]) -> list[list[Case]]:
 
 
 def seconds_per_case(subject: Subject, cases: list[Case]) -> float:
-    """Processor time of a case, its share of a batch."""
+    """CPU time of a case: its share of a batch."""
     batches, world = batches_of(cases), SimulatedWorld()
     least_of = [float("inf")] * len(batches)
 

@@ -30,7 +30,7 @@ class Alone:
 
 
 def meet_asleep(comm: Any) -> None:
-    """A barrier in which a rank that waits leaves its processor to the others, which may still compute; then all go on together.
+    """A barrier whose waiting ranks yield their processor to ranks that still compute; then all continue together.
 
     In MPI's own a rank polls without end: of 4 ranks on 2 cores, the 3 that wait would take half of the time of the one that does not.
     """

@@ -1,4 +1,4 @@
-"""Tests that reach each line of the lab, and the seconds that each test takes: from them `own_mutants.py` chooses the tests of a mutant.
+"""Measures which tests reach each line of the lab, and their seconds, so that `own_mutants.py` can choose the tests of a mutant.
 
     python benchmarks/reaching_tests.py --jobs 2      runs the suite once, measured line by line; writes build/reaching_tests
 
@@ -37,7 +37,7 @@ _LEFT_OUT = ("examples", "tests/documentation", "tests/benchmarks")
 
 
 class _Measuring:
-    """A pytest plugin: each test a context of the measurement, and its seconds."""
+    """A pytest plugin that makes each test a context of the coverage measurement, and times it."""
 
     def __init__(self, worker: str) -> None:
         self.seconds: dict[str, float] = {}
@@ -65,7 +65,7 @@ class _Measuring:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Measure in every worker of pytest-xdist, and not in the process that starts them."""
+    """Measure in every worker of pytest-xdist, but not in the process that starts them."""
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         config.pluginmanager.register(_Measuring(worker))
 
@@ -92,7 +92,7 @@ class Reached:
         self._of: dict[str, dict[int, list[str]]] = {}
 
     def tests(self, file: str, lines: Sequence[int] | None = None) -> set[str]:
-        """The tests that reach one of the lines of a file, or any of it."""
+        """The tests that reach one of the given lines of a file, or any line of it."""
         if file not in self._of:
             found: Any = self._data.contexts_by_lineno(str(ROOT / file))
             self._of[file] = found

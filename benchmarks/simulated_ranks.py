@@ -56,7 +56,7 @@ def along_rows(ranks: int) -> Make:
 
 
 def from_one_made_anew(ranks: int) -> Make:
-    """The first, each rank with layouts of its own."""
+    """The same, but each rank makes its own layouts."""
     return lambda comm: from_one(comm.Get_size())(comm)
 
 
@@ -97,7 +97,7 @@ def a_linear_layer(comm: Any) -> tuple[Any, tuple[int, ...]]:
 
 
 def layer_passes(context: RankContext, make: Callable[[Any], tuple[Any, tuple[int, ...]]]) -> None:
-    """The layer, made and taken forward and back."""
+    """Make the layer, and run its forward and backward pass."""
     import torch
 
     layer, shape = make(context.comm)
@@ -105,7 +105,7 @@ def layer_passes(context: RankContext, make: Callable[[Any], tuple[Any, tuple[in
 
 
 def both_passes(context: RankContext, make: Make) -> None:
-    """The operator, made and taken forward and back."""
+    """Make the operator, and apply it and its adjoint."""
     operator = make(context.comm)
     (x,), (y,) = operator.domain.tensors, operator.codomain.tensors
     operator.forward(np.zeros(x.layout.local_shape(context.rank)))
@@ -113,7 +113,7 @@ def both_passes(context: RankContext, make: Make) -> None:
 
 
 def yield_processor(context: RankContext, _payload: Any) -> None:
-    """Twenty polls in vain, each of which lets the others run."""
+    """Twenty fruitless polls, each of which lets the other ranks run."""
     for _ in range(20):
         context.comm.Iprobe()
 

@@ -28,7 +28,7 @@ DATA = Path(__file__).with_suffix(".toml")
 
 
 def mutants() -> list[Mutant]:
-    """All faults of the data file. Raises `ValueError` for one whose old text does not stand exactly once in its file."""
+    """Return all faults of the data file. Raises `ValueError` if a fault's old text does not occur exactly once in its file."""
     found = []
     for number, each in enumerate(tomllib.loads(DATA.read_text(encoding="utf-8"))["mutant"], 1):
         text = (ROOT / each["file"]).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""False alarms, and what the floating form cannot see.
+"""Counts false alarms, and measures what the floating-point form of a check misses.
 
     python benchmarks/soak.py --cases 20000 --seed 1
     python benchmarks/soak.py --cases 50000 --schedules 2 --trials 0
@@ -52,7 +52,7 @@ def subjects() -> list[Subject]:
 
 @dataclass(frozen=True)
 class Held:
-    """The resources of the leader's process after a number of cases."""
+    """Resources held by the leader's process after a number of cases."""
 
     cases: int
     memory: float  # resident, MiB
@@ -77,7 +77,7 @@ class Held:
 
 
 def is_request(kind: type) -> bool:
-    """Return True for classes of requests, of the worlds and of mpi4py; not for that of REQUEST_NULL, which there always is."""
+    """Return True for classes of requests, of the worlds and of mpi4py, except that of REQUEST_NULL, which always exists."""
     is_of_a_world = issubclass(kind, MPI.Request) and kind is not MPI.NullRequest
     return is_of_a_world or (kind.__module__ == "mpi4py.MPI" and kind.__name__.lower().endswith("request"))
 
@@ -92,7 +92,7 @@ def is_communicator(kind: type) -> bool:
 def soak(
     world: World, cases: int, seed: int, schedules: int = 1
 ) -> tuple[Counter[tuple[str, str]], list[str], dict[str, float], list[Held]]:
-    """Cases judged by subject and check, alarms, the worst figures, and what was held on the way.
+    """Return the cases judged by subject and check, the alarms, the worst figures, and the resources held on the way.
 
     A case under several schedules counts once.
     """
@@ -125,7 +125,7 @@ def soak(
 
 
 class Gathered(al.LinearOperator):
-    """An all-reduce of many elements; `lost` is an element whose contribution from the last rank its adjoint loses.
+    """An all-reduce of many elements; its adjoint drops the last rank's contribution to the element `lost`.
 
     The sum of `ranks` terms, so the floating form must allow for rounding and the exact one need not.
     """

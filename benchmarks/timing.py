@@ -1,4 +1,4 @@
-"""Tools of the benchmarks: interleaved timings, tables of ratios, and the least sizes."""
+"""Tools of the benchmarks: interleaved timings, tables of ratios, and the smallest sizes for trial runs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ WIDTH = 140
 
 
 def is_smoke() -> bool:
-    """Return True where it is only to be seen that the scripts run."""
+    """Return True if the script runs only to test that it works."""
     return bool(os.environ.get(SMOKE))
 
 
 def least(sizes: Sized) -> Sized:
-    """Return `sizes`; where it is only to be seen that the scripts run, the first of them alone, and 1 of a number."""
+    """Return `sizes`, or in a trial run the first of them alone (1 for a number)."""
     if not is_smoke():
         return sizes
     if isinstance(sizes, int):
@@ -41,7 +41,7 @@ def least(sizes: Sized) -> Sized:
 
 
 def words(description: str | None, legal: Collection[str] = ()) -> list[str]:
-    """The words of the command line, each of which has to be `legal`. ``--help`` prints the description, and other words end the script."""
+    """Return the command-line words, each of which must be among `legal`. ``--help`` prints the description; other words end the script."""
     parser = ArgumentParser(description=description, formatter_class=RawDescriptionHelpFormatter)
     if legal:
         parser.add_argument("words", nargs="*", default=[], metavar=" | ".join(legal))
@@ -60,7 +60,7 @@ def interleaved(
     summary: Callable[[list[float]], float] = statistics.median,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
-    """Seconds for one call of each contestant: the median over rounds in which all of them run side by side.
+    """Seconds for one call of each contestant: the median over rounds in which all run in turn.
 
     `summary` may be another than the median, and `clock` the processor's. `meet` is called before each timing, so that ranks start together.
     """
@@ -79,7 +79,7 @@ def interleaved(
 def seconds_per_rank(
     runs: dict[int, Callable[[], object]], rounds: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[int, float]:
-    """Seconds of a run for each of its ranks, by their number: of the fastest round.
+    """Seconds per rank of the fastest run, by number of ranks.
 
     In a round each number has as many ranks in all, so a round takes all of them about as long, and what else the
     machine does, which only adds, hits none more than another.
@@ -98,7 +98,7 @@ def seconds_per_rank(
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on standard output, as plain text: Open MPI gives the ranks a terminal, and tables are written to files too."""
+    """Print a table as plain text: Open MPI gives the ranks a terminal, and tables are also written to files."""
     table = Table(title=title)
     for position, column in enumerate(columns):
         table.add_column(column, justify="left" if position == 0 else "right")

@@ -1,4 +1,4 @@
-"""Code of torch.distributed on 4 simulated ranks, beside torch's own threads (MultiThreadedPG) on the same work.
+"""Times torch.distributed code on 4 simulated ranks beside torch's own threads (MultiThreadedPG).
 
     python benchmarks/torch_distributed.py
 
@@ -68,7 +68,7 @@ def simulated(world: al.SimulatedWorld, work: Work, times: int) -> Callable[[], 
 
 
 def threaded(work: Work, times: int) -> Callable[[], None]:
-    """As torch's `spawn_threads_and_init_comms` has it, which needs packages that only torch's tests do."""
+    """Like torch's `spawn_threads_and_init_comms`, which imports packages that only torch's own tests need."""
 
     def rank_main(rank: int, store: dist.Store, ended: list[int]) -> None:
         dist.init_process_group("threaded", rank=rank, world_size=RANKS, store=store)

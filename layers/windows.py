@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from adjointlab.core.layout import Layout
-from adjointlab.primitives.validation import as_integer
+from adjointlab.core.partition import whole_number
 from adjointlab.spelling import described_type
 
 __all__ = ["local_window"]
@@ -30,7 +30,7 @@ def local_window(whole: torch.Tensor, layout: Layout, rank: int) -> torch.Tensor
         raise ValueError(
             f"whole: shape {tuple(whole.shape)}, but the layout is that of a tensor {layout.shape}"
         )
-    if as_integer("rank", rank) < 0:
+    if whole_number("rank", rank) < 0:
         raise ValueError(f"rank: {rank} is negative")
     window = layout.window(rank)
     if window is None:

@@ -49,14 +49,14 @@ class HaloPhases:
         comm, sources = transport.over(self.comm, y), [x]
         phases = self._phases(y, batch) or [[]]  # without any, what is local is still done, once
         for phase_number, links in enumerate(phases):
-            requests, received = [], []
+            received = [link.received_into(y) or link.received for link in links]
             # Receives first: a message that finds its receive posted goes straight to its memory, and no worker waits for
-            # another one to have sent.
-            for link in links:
-                message = (link.received_into(y) if link.is_received_as_block else None) or link.received
-                if link.receives:  # nothing from this worker to itself: it packs what it unpacks
-                    requests.append(comm.Irecv(message.memory, link.peer, _TAG))
-                received.append(message)
+            # another one to have sent. None from this worker to itself: it packs what it unpacks.
+            requests = [
+                comm.Irecv(message.memory, link.peer, _TAG)
+                for link, message in zip(links, received, strict=True)
+                if link.receives
+            ]
             for together in transport.packed_together(links, y):
                 messages = _packed(together, sources)
                 for link, message in zip(together, messages, strict=True):
@@ -72,13 +72,10 @@ class HaloPhases:
                 # Not Waitany: MPICH's takes many times longer where there are more ranks than cores.
                 if requests:
                     MPI.Request.Waitall(requests)
-            unpacked = []
+            arrays.copy_all([(y[index], cells) for message in received for cells, _, index in message.pieces])
             for message in received:
-                for cells, _, index in message.pieces:
-                    unpacked.append((y[index], cells))
                 # Later phases count the sources as the plan does. A box that was received into y is a view of y.
                 sources += message.boxes
-            arrays.copy_all(unpacked)
 
     def adjoint(
         self, y: Array, x: Array, batch: tuple[int, ...], meanwhile: Callable[[], None] | None = None
@@ -149,7 +146,7 @@ class _LinkBuffers:
         self.sends = bool(link.sent) and not self._is_local
         self.receives = bool(link.received) and not self._is_local
         self.is_passed_on = any(box.is_passed_on for box in link.received)
-        self.is_received_as_block = self.receives and len(link.received) == 1 and link.received[0].is_block
+        self._is_received_as_block = self.receives and len(link.received) == 1 and link.received[0].is_block
         self._is_sent_as_block = self.sends and len(link.sent) == 1 and link.sent[0].is_block
 
     @cached_property
@@ -180,8 +177,8 @@ class _LinkBuffers:
         return message._replace(pieces=tuple(pieces))
 
     def received_into(self, y: Array) -> _Message | None:
-        """The only received box (`is_received_as_block`) as y holds it, if that is one piece of memory, instead of the buffer."""
-        return _as_message(y[self.link.received[0].in_window])
+        """The received box as y holds it, if that is one piece of memory, instead of the buffer."""
+        return _as_message(y[self.link.received[0].in_window]) if self._is_received_as_block else None
 
     def sent_from(self, sources: Sequence[Array]) -> _Message | None:
         """The sent box as a source holds it, if that is one piece of memory, instead of the buffer."""
@@ -231,7 +228,7 @@ def _cotangents(link: _LinkBuffers, y: Array, to_pack: list[tuple[Array, Array]]
 
     They are sent from y's memory if they lie in one piece there and nothing will be added to them.
     """
-    if link.is_received_as_block and not link.is_passed_on and (block := link.received_into(y)) is not None:
+    if not link.is_passed_on and (block := link.received_into(y)) is not None:
         return block
     message = link.received
     for box, array in zip(link.link.received, message.boxes, strict=True):

@@ -15,10 +15,10 @@ from functools import lru_cache
 from itertools import product
 
 from adjointlab.core.layout import Layout, Window
-from adjointlab.core.partition import integers
+from adjointlab.core.partition import integers, whole_number
 from adjointlab.core.program import Add, Allocate, Deallocate, Generator, Program, buffers_by_rank
 from adjointlab.core.space import LocalType, Space, Tensor
-from adjointlab.primitives.validation import arguments_renamed, as_integer
+from adjointlab.primitives.validation import arguments_renamed
 
 __all__ = [
     "Segment",
@@ -117,7 +117,7 @@ def narrow_layout(layout: Layout, dim: int, along: int, cut: Sequence[int] | Non
     that do not cut the dimension; `TypeError` for what is not an integer.
     """
     _check_dim(layout, dim)
-    as_integer("along", along)
+    whole_number("along", along)
     with arguments_renamed(cuts="cut"):
         return _narrow_layout(layout, dim, along, None if cut is None else integers("cuts", cut))
 
@@ -198,7 +198,7 @@ def local_type(name: str, value: LocalType | str, legal: Sequence[str]) -> Local
 
 
 def _check_dim(layout: Layout, dim: int) -> None:
-    if not 0 <= as_integer("dim", dim) < layout.order:
+    if not 0 <= whole_number("dim", dim) < layout.order:
         legal = f"0 to {layout.order - 1}" if layout.order else "none"
         raise ValueError(
             f"dim: {dim} is not a dimension of the tensor {list(layout.shape)}, which has {legal}"

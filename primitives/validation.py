@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from operator import index
-from typing import SupportsIndex
 
 from adjointlab.core.communicators import size_of
 from adjointlab.core.layout import Layout
-from adjointlab.core.partition import Partition, PartitionLike, as_partition
+from adjointlab.core.partition import Partition, PartitionLike, as_partition, whole_number
 from adjointlab.typing import Communicator
 
-__all__ = ["arguments_renamed", "as_integer", "check_layout", "check_summed", "partition_of", "single_worker"]
+__all__ = ["arguments_renamed", "check_layout", "check_summed", "partition_of", "single_worker"]
 
 
 def partition_of(name: str, partition: PartitionLike, comm: Communicator) -> Partition:
@@ -54,17 +52,9 @@ def check_summed(name: str, layout: Layout, dims: Iterable[int], axes: str = "`a
 def single_worker(name: str, rank: int, order: int, comm: Communicator) -> Partition:
     """Partition 1 × ... × 1 of `order` dimensions of the one worker `rank`; `ValueError` unless it is a rank of `comm`."""
     size = size_of(comm)
-    if not 0 <= as_integer(name, rank) < size:
+    if not 0 <= whole_number(name, rank) < size:
         raise ValueError(f"{name}: {rank} is not a rank of the communicator, which has ranks 0 to {size - 1}")
     return Partition((1,) * order, [rank])
-
-
-def as_integer(name: str, value: SupportsIndex) -> int:
-    """`value` as an integer; `TypeError` naming the argument where it is something else."""
-    try:
-        return index(value)
-    except TypeError:
-        raise TypeError(f"{name}: {value!r} is not an integer") from None
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator, NotInSpace
 from adjointlab.core.partition import Partition
 from adjointlab.core.space import Space
+from adjointlab.notes import noted
 from adjointlab.spelling import described_type
 from adjointlab.typing import Array, Communicator
 
@@ -74,14 +75,9 @@ class MPIOperator(LinearOperator):
         self._is_guessed = model is None and getattr(operator, "local_shapes_m", None) is None
         self._model = _scattered(operator, comm) if model is None else model
         zero = _like(self._model, np.zeros(self._model.local_shape, self._model.dtype))
-        try:
+        guess = f"mpi_operator took arguments for scattered, as {self._model.local_shapes}; if they are distributed otherwise, {_PAIR}"
+        with noted(guess if model is None else ""):
             self._data = operator.matvec(zero)
-        except Exception as error:
-            if model is None:
-                error.add_note(
-                    f"mpi_operator took arguments for scattered, as {self._model.local_shapes}; if they are distributed otherwise, {_PAIR}"
-                )
-            raise
         self.domain, self.codomain = _space(self._model, "x"), _space(self._data, "y")
 
     def forward(self, x: Array) -> Any:

@@ -97,7 +97,7 @@ def check(
     from adjointlab.cli.parallel import CheckProcesses
     from adjointlab.cli.parallel_messages import Setup, Surroundings
 
-    # The user's code may change the directory.
+    # Made absolute first, because the user's code may change the directory.
     surroundings = Surroundings.now()
     folder = folder_of_failures(folder, option_of(context, "folder"))
     files = ResultFiles.checked(json=json_to, junit=junit, html=html, html_option=option_of(context, "html"))
@@ -114,7 +114,7 @@ def check(
             except ValueError as problem:
                 raise UsageError(f"{option_of(context, 'xfails')}: {problem}") from None
 
-    # Those of pyproject.toml are at most so many: a launcher may have started fewer.
+    # Ranks configured in pyproject.toml are an upper limit: a launcher may have started fewer.
     least = None if is_launched() and is_configured(context, "ranks") else ranks
     with ExitStack() as stack:
         stack.enter_context(prints_on_stderr(is_wanted=files.leave_stdout))
@@ -122,7 +122,7 @@ def check(
         if _are_surely_several(jobs, cases, is_everything=not (names or only or shard)):
             processes.start_one()
         with files.until_loaded(ranks):
-            # Not above: these import the engine, as `until_loaded` does, and that process does so at the same time.
+            # Imported only here, because these import the engine, which the process started above imports at the same time.
             from adjointlab.engine.search_result import Budget
             from adjointlab.replaying import say_not_replayed
             from adjointlab.store.job_log import supervised
@@ -149,20 +149,22 @@ def check(
         unused = [str(each.position) for each in known.unused(listed)] if known else []
         record = RunRecord(world, nameless, known, unused, report, files, shard or "")
         run = CheckRun(record, setup, processes, jobs)
-        if supervised() is None:  # else the job is started again, and the supervisor says what is known
+        if (
+            supervised() is None
+        ):  # a supervised job is restarted instead, and the supervisor reports the results
             stack.enter_context(before_forced_end(run.end_by_user_code))
         return run.to_end(max_time)
 
 
 def _checks_by_name(loaded: tuple[Plan, KnownFailures | None]) -> list[str]:
     (plan, _), _ = loaded
-    # Not by its label, which a subject has for the sake of its namesakes.
+    # By its name rather than its label, which depends on the other subjects of the module.
     return [f"{found.subject.name} {name} ({found.reference})" for found, name in plan]
 
 
 def _are_surely_several(jobs: int | None, cases: int, *, is_everything: bool) -> bool:
-    """True where there will be several processes, whatever the checks are: everything that is installed is checked, or the user says so."""
-    # A supervised job runs its checks in one process. To tell it from other processes that it starts would take the engine.
+    """Return True if the checks will run in several processes whatever they are: all installed subjects are checked, or --jobs says so."""
+    # A supervised job runs its checks in one process. To find out which process is the job would require importing the engine.
     if is_launched() or SUPERVISED in os.environ:
         return False
     if jobs is not None:
@@ -171,7 +173,7 @@ def _are_surely_several(jobs: int | None, cases: int, *, is_everything: bool) ->
 
 
 def _refuse_jobs() -> None:
-    """Raise where the checks cannot run in several processes."""
+    """Raise :class:`UsageError` if the checks cannot run in several processes."""
     from adjointlab.store.job_log import supervised
 
     if is_launched():
@@ -183,7 +185,7 @@ def _refuse_jobs() -> None:
 
 
 def _parsed_shard(text: str) -> slice:
-    """The part K/N of a plan: every N-th check, from the K-th. Raises :class:`UsageError` for another text."""
+    """Parse K/N, a part of a plan: every N-th check, from the K-th. Raises :class:`UsageError` for any other text."""
     number, _, of = text.partition("/")
     if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
         raise UsageError(f"--shard: {text!r} is not K/N with K from 1 to N, such as 2/4")

@@ -1,4 +1,4 @@
-"""Printing of ``adjointlab check``: each verdict as it falls, each failure once, and a summary in the end."""
+"""The output of ``adjointlab check``: each verdict as it is reached, each failure once, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 __all__ = ["CheckReport"]
 
 _SECONDS_BETWEEN_ESTIMATES: Final = 30.0
-"""In a log, which has no progress line."""
+"""Interval at which the remaining time is printed to a log, which has no progress line."""
 
 _EARLY: Final = 0.02
-"""Part of the work before which the time that is left cannot be told."""
+"""Fraction of the checks that must be done before the remaining time is estimated."""
 
 _MOST_UNUSED: Final = 5
-"""Lines of a list of known failures that are told not to have been used."""
+"""Largest number of unused lines of a list of known failures that are printed."""
 
 
 @dataclass
 class CheckReport:
     """Prints the results of a plan's checks in the order of the plan.
 
-    `plan` has pairs of a subject and a check, and `cases` are drawn for each. With `quiet` failures alone are printed; with `verbose`
-    also those in full that say what an earlier one has said. Paths are relative to `folder`, which user code may leave.
+    `plan` has pairs of a subject and a check, and `cases` are drawn for each. With `quiet`, only failures are printed; with `verbose`,
+    failures that repeat an earlier one are printed in full too. Paths are relative to `folder`, the current folder at the start.
     """
 
     out: Output
@@ -56,7 +56,7 @@ class CheckReport:
         self.results.append(result)
 
     def print_new(self) -> None:
-        """Print the results that have not been printed: the text of a failure, then the row of its verdict."""
+        """Print the results that have not been printed yet: the text of a failure, then the row of its verdict."""
         for number in range(self._printed, len(self.results)):
             self._print_result(number)
         self._printed = len(self.results)
@@ -64,7 +64,7 @@ class CheckReport:
 
     @property
     def time_left(self) -> str:
-        """An estimate of the time until all is done, such as "1:30 left"; empty while there is none."""
+        """An estimate of the remaining time, such as "about 1:30 left"; empty while there is none."""
         done = len(self.results) / max(1, len(self.plan))
         if not _EARLY < done < 1:
             return ""
@@ -74,7 +74,7 @@ class CheckReport:
     def print_summary(
         self, world: World, unused: Sequence[str], notes: Sequence[str], asked: int, seconds: float | None
     ) -> None:
-        """Print what the verdicts do not cover, what has failed, and the counts of the checks `asked` for."""
+        """Print the notes on what the verdicts do not cover, the list of failures, and the counts; `asked` is the number of checks."""
         from adjointlab.report.recap import recap
         from adjointlab.report.summary import notes as notes_on
         from adjointlab.report.summary import summary
@@ -93,7 +93,7 @@ class CheckReport:
         self.out.line(f"{summary(self.results, asked, seconds)}, {describe_ranks(world)}")
 
     def print_gaps(self, notes: Sequence[str]) -> None:
-        """Print to standard error what may be meant to be checked, and is not."""
+        """Print to standard error the notes on code that was probably meant to be checked, but was not."""
         from adjointlab.report.summary import silent
 
         for note in filter(None, (*notes, silent(self.results))):
@@ -115,7 +115,7 @@ class CheckReport:
             message = f"{result.found.reference}: {result.result.verdict.headline}"
             Output(to_stderr=True).line(f"adjointlab: {message}")
             return
-        like = None if self.verbose else self._told_before(number)
+        like = None if self.verbose else self._earlier_like(number)
         with working_directory(self.folder):
             text = failure_text(result) if result.is_reported and like is None else ""
             if not (self._is_headed or self.quiet):
@@ -130,12 +130,12 @@ class CheckReport:
             if not self.quiet or like is not None:
                 self.out.table(self._rows.row(number + 1, result, like), wraps=False)
 
-    def _told_before(self, number: int) -> CheckResult | None:
-        """The first earlier result that says of the same subject what this one says."""
+    def _earlier_like(self, number: int) -> CheckResult | None:
+        """Return the first earlier failure of the same subject that has the same headline."""
         result = self.results[number]
         if not result.is_reported or result.known:
             return None
-        return next((each for each in self.results[:number] if result.says_the_same(each)), None)
+        return next((each for each in self.results[:number] if each.fault == result.fault), None)
 
     def _print_estimate(self) -> None:
         now, left = time.monotonic(), self.time_left

@@ -1,4 +1,4 @@
-"""The checks that ``adjointlab check`` runs, here or in several processes, from the first to the last."""
+"""Running all checks of ``adjointlab check``, in this process or in several others."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["CHECKS_FOR_A_PROCESS", "CheckRun", "processes_for"]
 
 CHECKS_FOR_A_PROCESS = 16
-"""Checks, of as many cases as is the default, by which another process gains more than it takes to start."""
+"""Number of checks, with the default number of cases, for which starting another process pays off."""
 
 _SECONDS_TO_HEED = 3.0
-"""Seconds that a signal has to get through to the main thread; with those below, less than the 5 s after which SIGKILL may come."""
+"""Seconds that the main thread has to react to a signal. With the seconds below, less than the 5 s after which SIGKILL may come."""
 
 _SECONDS_TO_STOP = 1.0
-"""Seconds that the main thread gets to print what is known, once it has begun."""
+"""Seconds that the main thread has to print the results so far, once it has begun."""
 
 
 @dataclass
@@ -47,8 +47,8 @@ class CheckRun:
     setup: Setup
     processes: CheckProcesses
     jobs: int | None  # asked for
-    interrupted: str = ""  # on the checks in other processes that a signal has ended
-    deadline: float = math.inf  # of the drawing of cases
+    interrupted: str = ""  # sentences on the checks in other processes that a signal has ended
+    deadline: float = math.inf  # for drawing cases
 
     @property
     def world(self) -> World:
@@ -56,9 +56,9 @@ class CheckRun:
         return self.record.world
 
     def to_end(self, seconds: float | None) -> int:
-        """Run every check of the plan, in so many `seconds` if that is given, and print and save the results; return the exit code.
+        """Run every check of the plan, within `seconds` if given; print and save the results, and return the exit code.
 
-        Where a signal ends the run, that is done with what is known, and `KeyboardInterrupt` goes on.
+        If a signal ends the run, print and save the results so far, and re-raise the `KeyboardInterrupt`.
         """
         from adjointlab.check_result import SearchInterrupted
         from adjointlab.report.summary import outcome
@@ -67,7 +67,7 @@ class CheckRun:
         from adjointlab.worlds.world import Exhausted
 
         self.record.save_so_far()
-        # The other ranks wait a little longer: when the first of them is gone, the launcher kills the leader, which has the results.
+        # The other ranks wait a little longer: once one of them has ended, the launcher kills the leader, which has the results.
         with Deadline(self.end_early, _SECONDS_TO_HEED + (0.0 if self.world.is_leader else _SECONDS_TO_STOP)):
             try:
                 with progress_line(is_shown=self.world.is_leader and not self.record.report.quiet) as line:
@@ -81,7 +81,8 @@ class CheckRun:
                     self.record.add(interrupt.known)
                 number = stopped_by() or signal_of(interrupt)
                 self.record.stop(128 + number, ended_by(number), at_work)
-                # An exception rather than a code, so that the world is not closed: its ranks need not be in step.
+                # An exception rather than an exit code, so that the world is not closed, which is collective: the ranks may be in
+                # different places.
                 raise
         code = outcome(self.record.results)
         self.record.print_results()
@@ -91,11 +92,11 @@ class CheckRun:
             code = code or ExitCode.UNJUDGED
         if (job_log := supervised()) is not None:
             record_exit_code(job_log.folder, code)
-        # The others wait for the leader: where one of them is gone before it has printed, the launcher kills it.
+        # The other ranks wait for the leader here: if one ended before the leader has printed, the launcher would kill the leader.
         return self.world.share(code)
 
     def run_all(self, line: ProgressLine, seconds: float | None = None) -> None:
-        """Run every check of the plan, here or in several processes; in so many `seconds`, if that is given."""
+        """Run every check of the plan, in this process or in several others, within `seconds` if given."""
         from adjointlab.checks.check import check_named
         from adjointlab.session import check_with_corpus
         from adjointlab.store.files import printable
@@ -121,7 +122,7 @@ class CheckRun:
             self.record.take(check_with_corpus(self.world, found, name, within, folder, tick), line)
 
     def _plan_of_report(self) -> list[tuple[Found, str]]:
-        """The plan, with one check alone of each subject that cannot be checked: that is said once."""
+        """Return the plan with only the first check of each subject that cannot run here, so that this is reported once."""
         from adjointlab.unjudged_checks import unsupported
 
         refused: set[int] = set()
@@ -134,24 +135,24 @@ class CheckRun:
         return plan
 
     def _share(self, checks: int, processes: int = 1) -> float:
-        """The seconds that each of so many checks that are left has to draw cases in."""
+        """Return the seconds that each of the remaining `checks` has for drawing cases."""
         return max(0.0, self.deadline - time.monotonic()) * processes / max(1, checks)
 
     def _other_processes(self, cases: int) -> int:
-        """The number of other processes to run the checks in, of so many cases each; 0 where they run in this one."""
+        """Return the number of other processes to run the checks in, with `cases` each; 0 to run them in this process."""
         from adjointlab.store.job_log import supervised
 
-        # A supervised job is at one check at a time, and started again after its death.
+        # A supervised job runs one check at a time, and is restarted after a crash.
         if not self.world.can_schedule or supervised() is not None:
             return 0
         if self.jobs is None:
             count = processes_for(len(self.record.plan), cases, cores())
             return count if count > 1 else 0
-        # Who asks for several outlives what a check does to its process, also where there is one check alone.
+        # With --jobs above 1 even a single check gets a process, so that this one survives if the check crashes its process.
         return min(self.jobs, len(self.record.plan)) if self.jobs > 1 else 0
 
     def _run_in_processes(self, count: int, line: ProgressLine) -> None:
-        """Run every check of the plan in other processes, and take the results in the order of the plan."""
+        """Run every check of the plan in other processes, and record the results in the order of the plan."""
         from adjointlab.cli.parallel_messages import PlannedCheck
 
         tick = line.track(f"{len(self.record.plan)} checks in {count} processes", len(self.record.plan))
@@ -178,7 +179,7 @@ class CheckRun:
             self.processes.close()
 
     def _take_interrupted(self, ended: list[Ended], interrupt: KeyboardInterrupt) -> None:
-        """Add what is known of the checks in other processes when a signal ends the command."""
+        """Record the results of checks in other processes when a signal ends the command."""
         from adjointlab.store.running_case import left_behind
 
         taken = self.record.position
@@ -189,12 +190,12 @@ class CheckRun:
                 self._print(each.printed)
                 self.record.add(self._result_of(each))
             elif each.death and signal_of(interrupt) == signal.SIGINT:
-                # It had no time to remove its record, and after Ctrl-C nobody asks for the case.
+                # The process had no time to remove its record of the running case, which is not kept after Ctrl-C.
                 found, name = self.record.plan[each.number]
                 left_behind(self.setup.folder, found.subject.location, name)
 
     def _result_of(self, ended: Ended) -> CheckResult:
-        """The result of a check in another process; of one that could not be had, by running the check here."""
+        """Return the result of a check in another process; if the process could not send it, run the check here."""
         from adjointlab.check_result import CheckResult
         from adjointlab.session import check_with_corpus, lost
 
@@ -208,14 +209,14 @@ class CheckRun:
         return check_with_corpus(self.world, found, name, within, folder)
 
     def _print(self, printed: Printed) -> None:
-        """Print the text that user code has printed in another process."""
+        """Print the text that user code printed in another process."""
         for of_stderr in (False, True):
             for text in printed.text(of_stderr=of_stderr):
                 if text:
                     Output(to_stderr=of_stderr or self.record.files.leave_stdout).raw(text)
 
     def interrupted_at(self, interrupt: KeyboardInterrupt) -> str:
-        """Sentences on the checks that were interrupted, with the seeds of their draws."""
+        """Return sentences on the checks that were interrupted, with the seeds of their draws."""
         from adjointlab.store.interrupted import interrupted_at
 
         if self.record.begun is not None or not self.record.position < len(self.record.plan):
@@ -224,9 +225,9 @@ class CheckRun:
         return interrupted_at(f"{found.subject.label} {name}", interrupt)
 
     def at_work(self, number: int = 0) -> str:
-        """Sentences on the checks that are at work while a signal of that `number`, or user code, ends the run.
+        """Return sentences on the checks that are running when the signal `number`, or user code (0), ends the run.
 
-        Their cases are stored, but after Ctrl-C nobody asks for them.
+        Their cases are stored, except after Ctrl-C.
         """
         from adjointlab.store.files import working_directory
         from adjointlab.store.interrupted import checks_at_work
@@ -240,25 +241,25 @@ class CheckRun:
             return checks_at_work(self.setup.folder, labels, by, are_kept=number != signal.SIGINT)
 
     def end_early(self, number: int) -> None:
-        """Do as :meth:`RunRecord.stop` does, in another thread, unless the main thread does it."""
+        """Call :meth:`RunRecord.stop` from the thread of the deadline, unless the main thread has done so."""
         if self.record.is_stopped:
             time.sleep(_SECONDS_TO_STOP)
         else:
             self.record.stop(128 + number, ended_by(number), self.at_work(number))
 
     def end_by_user_code(self, code: int, call: str) -> None:
-        """Do as :meth:`RunRecord.stop` does, once user code has ended the process with this exit code, by that call."""
+        """Call :meth:`RunRecord.stop` when user code ends the process with the exit code `code` through `call`."""
         if self.record.is_stopped:
             return
         why = ended_by_user_code(call, self.setup.surroundings.folder)
         if self.world.is_leader:
             self.record.stop(code, why, self.at_work())
         else:
-            # The others end with this process, and may have no time to say so.
+            # The other ranks end with this one, and may have no time to report it.
             tell_of_run(self.record.known_so_far(code, f"{why}, on rank {launched_rank()}"))
 
 
 def processes_for(checks: int, cases: int, cores: int) -> int:
-    """The number of processes in which so many checks, of so many cases each, are done soonest."""
+    """Return the number of processes that finish so many checks, with so many cases each, soonest."""
     worth = checks * min(1.0, cases / options.CASES.default)
     return max(1, min(cores, int(worth) // CHECKS_FOR_A_PROCESS))

@@ -1,4 +1,4 @@
-"""The commands as classes of typer's, whose help is printed as all else is."""
+"""Typer's command classes, changed to print their help through :class:`~adjointlab.cli.output.Output`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Command", "CommandGroup"]
 
 
 def _print_help(context: Any, _parameter: object, is_wanted: bool) -> None:
-    # Typer's own printing ends in an error where nobody reads or the disk is full, and prints on every rank.
+    # Typer's own printing raises if the reader is gone or the disk is full, and prints on every rank.
     if is_wanted and not context.resilient_parsing:
         Output().line(context.get_help())
         context.exit()
@@ -32,7 +32,7 @@ class Command(TyperCommand):
 
 
 class CommandGroup(TyperGroup):
-    """The program, which has the commands."""
+    """The program, a group of commands."""
 
     def get_help_option(self, ctx: Any) -> Any:
         return _printing(super().get_help_option(ctx))

@@ -38,7 +38,7 @@ def configure(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """Set the defaults of the commands from ``[tool.adjointlab]``; what a command line gives goes before them."""
+    """Set the defaults of the commands from ``[tool.adjointlab]``; the command line takes precedence."""
     try:
         table = configured(Path.cwd())
     except ValueError as problem:
@@ -46,8 +46,8 @@ def configure(
     except OSError:  # this folder has been removed
         if context.invoked_subcommand == "info":
             return
-        # Hypothesis cannot even be imported there.
-        raise UsageError("the current folder has been removed; go to one that is there") from None
+        # Hypothesis cannot be imported in a removed folder.
+        raise UsageError("the current folder has been removed; go to one that exists") from None
     defaults: dict[str, dict[str, Any]] = {
         command: {name.replace("-", "_"): table[name] for name in names if name in table}
         for command, names in _COMMANDS.items()

@@ -1,4 +1,4 @@
-"""``adjointlab demo``: an operator that is right, one that is wrong, and what is said of either."""
+"""``adjointlab demo``: a right operator, a wrong one, and the report on each."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _print(out: Output, results: list[CheckResult]) -> None:
 
 
 def _dot_test_on_two_ranks(world: World) -> str:
-    """The outcome of the customary test, run here: a random x and y, on two ranks."""
+    """Run the usual dot test, with a random x and y on two ranks; return "true" if it passes, else "false"."""
     from adjointlab.demonstration import WrongShift
     from adjointlab.engine.dot_test import check_adjoint
     from adjointlab.worlds.run import Returned
@@ -107,7 +107,7 @@ def _dot_test_on_two_ranks(world: World) -> str:
 
 
 def _source(*functions: Callable[..., object]) -> str:
-    """The code of methods, without docstrings and what only a type checker reads."""
+    """Return the source of methods without docstrings and type annotations."""
     return "\n\n".join("\n".join(_lines(function)) for function in functions) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The option ``--device``: its value, and a device for it."""
+"""The option ``--device``: parsing its value, and checking that the device can be used."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["usable_device"]
 
 
 def usable_device(text: str | None) -> str | None:
-    """Return the value of the option, None where it is left out.
+    """Return the value of the option; None if it is not given.
 
-    Raises `ValueError` for another value than those that are legal, and :class:`~adjointlab.devices.probes.NoDevice`, which is
-    one too, for "cuda" where there is no device that can be used, or where CuPy, the driver and torch do not fit together.
+    Raises `ValueError` for an illegal value, and its subclass :class:`~adjointlab.devices.probes.NoDevice` for "cuda" if no
+    device can be used, or if the versions of CuPy, the driver and torch do not match.
     """
     device = None if text is None else options.DEVICE.parse(text)
     if device == "cuda":

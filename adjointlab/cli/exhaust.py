@@ -1,4 +1,4 @@
-"""``adjointlab exhaust``: every case within a bound, proved."""
+"""``adjointlab exhaust``: a proof of every case within a bound."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def exhaust(
     if is_launched():
         raise UsageError("exhaust uses simulated ranks in processes of its own; run it without a launcher")
     plan, nameless = or_usage_error(lambda: _bounded(subjects or [], bounds or [], device))
-    # The user's code may change the directory.
+    # Made absolute first, because the user's code may change the directory.
     folder = folder_of_failures(folder, option_of(context, "folder"))
     out = Output()
     results: list[CheckResult] = []
@@ -58,7 +58,7 @@ def exhaust(
                 result = proof.exhaust(entry.subject, entry.reference, bound, jobs, tick, device)
                 results.append(kept(entry, result, folder))
     finally:
-        # Also after Ctrl-C or an error: proofs take minutes, and those that are complete are worth having.
+        # Also after Ctrl-C or an error: proofs take minutes, so the completed ones are reported.
         if not quiet:
             out.table(proof_table(results, [bound for _, bound in plan[: len(results)]]))
             out.line()
@@ -77,13 +77,13 @@ def exhaust(
 def _bounded(
     references: list[str], bounds: list[str], device: str | None
 ) -> tuple[list[tuple[Found, dict[str, int]]], list[str]]:
-    """Pair every subject with its bound; and lines on subjects that have no name.
+    """Return pairs of a subject and its bound, and notes on subjects without a name.
 
     Raises :class:`UsageError` for a bound that no subject has, and :class:`~adjointlab.engine.subject.SubjectError` for a subject
     without memory on `device`.
     """
     from adjointlab.engine.discovery import find_and_note
-    from adjointlab.engine.exhaust import bound_of, memory_of_proofs
+    from adjointlab.engine.listed_cases import bound_of, memory_of_proofs
 
     usable_device(device)
     found, nameless = find_and_note(references)

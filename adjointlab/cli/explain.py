@@ -15,7 +15,7 @@ from adjointlab.worlds.launch import launched_rank
 __all__ = ["explain"]
 
 _MOST_RANKS: Final = 64
-"""A picture of more ranks would not be read."""
+"""A picture of more ranks would not be readable."""
 
 
 def explain(

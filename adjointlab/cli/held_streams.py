@@ -1,4 +1,4 @@
-"""The standard streams of a command, held from its start: user code may close them, or put others in their place."""
+"""Copies of the standard streams of a command, made at its start, because user code may close or replace them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 __all__ = ["HeldStreams", "copied_out_of_the_way", "prints_on_stderr"]
 
 _OUT_OF_THE_WAY: Final = 512
-"""Least number of copies: user code that closes what it has inherited often stops before."""
+"""Lowest descriptor of a copy: user code that closes inherited descriptors in a loop often stops below it."""
 
 
 class HeldStreams:
-    """Context in which :meth:`of` returns streams that lead where ``sys.stdout`` and ``sys.stderr`` led when it was entered."""
+    """Context in which :meth:`of` returns streams to the files that ``sys.stdout`` and ``sys.stderr`` wrote to when it was entered."""
 
-    # There is one standard output in a process, so there is one context in force.
+    # A process has one standard output, so at most one context is active.
     _current: ClassVar[HeldStreams | None] = None
 
     def __init__(self) -> None:
@@ -40,36 +40,36 @@ class HeldStreams:
 
     def __exit__(self, *exception: object) -> None:
         HeldStreams._current = self._outer
-        # The interpreter flushes them when it ends, and ends with 120 where that fails.
+        # The interpreter flushes these streams at its end, and exits with 120 if that fails.
         sys.stdout, sys.stderr = self._before
         for held in self._held.values():
             held.close()
 
     @classmethod
     def of(cls, *, to_stderr: bool) -> TextIO:
-        """The stream to print to; that of ``sys`` where no context is in force, or the copy has been closed too."""
+        """Return the stream to print to: the copy, or the stream of ``sys`` if no context is active or user code has closed the copy."""
         present = sys.stderr if to_stderr else sys.stdout
         held = None if cls._current is None else cls._current._held[to_stderr].stream
         if held is None or held is present:
             return present or io.StringIO()  # None: the process was started without one
-        with suppress(Exception):  # of whatever user code has put there
-            present.flush()  # in the order in which it was printed
+        with suppress(Exception):  # user code may have replaced the stream by any object
+            present.flush()  # so that the output keeps its order
         return held
 
     @classmethod
     def note_lost_output(cls) -> None:
-        """Note that standard output, as the context in force found it, has not taken what was printed."""
+        """Record that writing to the standard output of the active context has failed."""
         if cls._current is not None:
             cls._current._has_lost_output = True
 
     @classmethod
     def lost_output(cls) -> bool:
-        """Return True once that has been noted of the context in force."""
+        """Return True if :meth:`note_lost_output` has been called in the active context."""
         return cls._current is not None and cls._current._has_lost_output
 
     @classmethod
     def renew(cls) -> None:
-        """Keep to the copies though the lab itself has made one of them lead elsewhere."""
+        """Continue to use the copies after the lab itself has redirected one of them."""
         if cls._current is not None:
             for held in cls._current._held.values():
                 held.renew()
@@ -77,9 +77,9 @@ class HeldStreams:
 
 @contextmanager
 def prints_on_stderr(*, is_wanted: bool) -> Iterator[None]:
-    """Context in which what user code prints goes to standard error, also by its descriptor: standard output has results for a program.
+    """Context in which user code prints to standard error, also through descriptor 1, because standard output has results for a program.
 
-    The lab's own output goes where it went before, by the copies that it holds.
+    The lab's own output still goes to standard output, through its copies.
     """
     if not is_wanted:
         yield
@@ -107,7 +107,7 @@ def _leads_to(stream: TextIO | None, descriptor: int) -> bool:
 
 
 class _Descriptor(io.FileIO):
-    """A file whose bytes are lost where nobody reads any more, as behind `| head`."""
+    """A file that discards what is written once its reader is gone, as behind `| head`."""
 
     def write(self, data: Buffer) -> int:
         try:
@@ -117,7 +117,7 @@ class _Descriptor(io.FileIO):
 
 
 def _to_no_reader_too(stream: io.TextIOWrapper) -> TextIO:
-    """A stream like this one that raises nothing in user code that prints where nobody reads: no verdict depends on who reads."""
+    """Return a stream like `stream` that does not raise in user code when its reader is gone: a verdict must not depend on the reader."""
     return io.TextIOWrapper(
         io.BufferedWriter(_Descriptor(stream.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
@@ -128,7 +128,7 @@ def _to_no_reader_too(stream: io.TextIOWrapper) -> TextIO:
 
 
 class _Held:
-    """A copy of a stream, with a file descriptor of its own; the stream itself where it has none, as under a test runner."""
+    """A copy of a stream, with a separate file descriptor; the stream itself if it has none, as under a test runner."""
 
     def __init__(self, stream: TextIO | None, descriptor: int) -> None:
         self._copy: TextIO | None = None
@@ -141,7 +141,7 @@ class _Held:
             self._identity = _identity(copy)
         except (OSError, ValueError):
             return
-        # Not closed by its destructor, for its number may be another file's by then.
+        # Not closed by its destructor, because the number may belong to another file by then.
         self._copy = open(  # noqa: SIM115
             copy, "w", encoding=stream.encoding, errors="backslashreplace", closefd=False
         )
@@ -153,7 +153,7 @@ class _Held:
         return self._copy if self._is_open() else None
 
     def _is_open(self) -> bool:
-        """Return True unless user code has closed the descriptor, and perhaps opened another file under its number."""
+        """Return True if the descriptor still refers to the same file: user code may have closed it, and opened another under its number."""
         assert self._copy is not None
         try:
             return _identity(self._copy.fileno()) == self._identity
@@ -172,10 +172,10 @@ class _Held:
 
 
 def copied_out_of_the_way(descriptor: int) -> int:
-    """A copy of a file descriptor, of a number that user code seldom closes, which no other program inherits."""
+    """Return a copy of a file descriptor under a number that user code seldom closes. Programs that are started do not inherit it."""
     try:
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
-    except OSError:  # more than the process may have
+    except OSError:  # above the process's limit
         return os.dup(descriptor)
 
 

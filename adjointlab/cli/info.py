@@ -1,4 +1,4 @@
-"""``adjointlab info``: versions, MPI library, devices and transport, as a bug report needs them."""
+"""``adjointlab info``: versions, MPI library, devices and transport, for a bug report."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def info(
         try:
             check_partners()
             job = Rendezvous(open_channel("info"))
-        except Exception as problem:  # NoPartners, or whatever a library raises that is broken
+        except Exception as problem:  # NoPartners, or any error of a broken library
             problems.append(str(problem) or type(problem).__name__)
     try:
         overview = _overview(job, problems)
-    except Exception as problem:  # a rank has died or does not answer: this process has its own to tell
+    except Exception as problem:  # a rank has died or does not answer: print what this process knows
         overview = _overview(None, [*problems, f"the ranks did not all answer: {problem}"])
     code = ExitCode.COHERENT
     if launched_rank() == 0:
@@ -67,15 +67,15 @@ def _overview(job: object, problems: list[str]) -> Overview:
     from adjointlab.worlds.rendezvous import Rendezvous
 
     connected = job if isinstance(job, Rendezvous) else None
-    # A rank is in MPI already. Elsewhere a process of its own asks, since the library may end a process that it cannot serve.
+    # A rank has initialised MPI already. Otherwise a separate process asks, because the library may abort the process that asks.
     is_in_mpi = connected is not None and launched_world() == "mpi"
     mpi = mpi_evidence() if is_in_mpi else asked_mpi()
-    launcher = _launcher() if launched_rank() == 0 else ""  # that rank alone prints it
+    launcher = _launcher() if launched_rank() == 0 else ""  # only rank 0 prints it
     return overview(mpi, launcher, _worlds, connected, problems)
 
 
 def _launcher() -> str:
-    """The launcher that is found, and if it fits mpi4py's library."""
+    """Describe the launcher that is found; add a note if it does not belong to mpi4py's library."""
     from adjointlab.supervisor.launcher import NoLauncher, find_launcher, fits, library_of_mpi4py
 
     try:
@@ -87,7 +87,7 @@ def _launcher() -> str:
 
 
 def _worlds(found: Found, mpi: MPIEvidence) -> Mapping[str, str]:
-    """A line for each world: how to get it, or why there is none."""
+    """Return a line for each world: the command that starts it, or the reason why it cannot be used."""
     from adjointlab.supervisor.launcher import NoLauncher, find_launcher, find_program
 
     under_mpi, under_torch = mpi.error, ""

@@ -1,4 +1,4 @@
-"""``adjointlab list``: the subjects that there are."""
+"""``adjointlab list``: a table of subjects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["list_subjects"]
 def list_subjects(subjects: Subjects = None) -> int:
     """List subjects, their checks, and where they are declared."""
     if launched_rank():
-        return ExitCode.COHERENT  # rank 0 prints, and what fails on others of them is for `check` to tell
+        return ExitCode.COHERENT  # rank 0 prints; `check` reports an import that fails on another rank
     from adjointlab.engine.discovery import find_and_note
     from adjointlab.report.tables import subject_table
 

@@ -1,4 +1,4 @@
-"""A line on the terminal while the subjects are imported, which with torch takes a second or more."""
+"""A line on the terminal while the subjects are imported, which takes a second or more with torch."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from adjointlab.cli.output import Output
 __all__ = ["loading_shown"]
 
 _SLOW: Final = frozenset({"torch", "jax", "cupy"})
-"""Libraries whose import is named."""
+"""Libraries that are named while they are imported."""
 
 _ERASED: Final = "\r\x1b[K"
-"""The order to a terminal to empty the line."""
+"""Control sequence that clears the line of a terminal."""
 
 
 @contextmanager
 def loading_shown(*, is_shown: bool) -> Iterator[None]:
-    """While the block runs, say on the terminal what is being loaded; nothing where nobody reads along."""
+    """Context in which the terminal shows what is being loaded; nothing is shown if standard error is not a terminal."""
     out = Output(to_stderr=True)
-    # A dumb terminal would show the order to empty the line.
+    # A dumb terminal would print the control sequence.
     if not is_shown or not out.is_terminal or out.console.is_dumb_terminal:
         yield
         return
@@ -40,7 +40,7 @@ def loading_shown(*, is_shown: bool) -> Iterator[None]:
 
 
 class _NoticingFinder:
-    """Finds nothing, but sees what is being looked for."""
+    """A finder that finds no module, but prints the name of a slow one that is being imported."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
@@ -48,7 +48,7 @@ class _NoticingFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find no module."""
+        """Return None, so that the other finders look for the module."""
         if name in _SLOW:
             self._out.raw(f"{_ERASED}loading {name} ...")
         return None

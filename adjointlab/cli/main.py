@@ -1,8 +1,8 @@
 """The command line: ``adjointlab demo | check | run | exhaust | list | explain | replay | info``, alone or under mpiexec.
 
-Each command stands in a file of its own. Those files import the engine inside their functions, so that
-``adjointlab --help`` needs neither Hypothesis nor an array library. How commands end: :mod:`adjointlab.exit_codes`; under
-mpiexec all ranks end with the same code, and rank 0 alone prints.
+Each command has its own file. These files import the engine inside their functions, so that ``adjointlab --help``
+needs neither Hypothesis nor an array library. :mod:`adjointlab.exit_codes` lists the exit codes; under mpiexec all
+ranks end with the same code, and only rank 0 prints.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ app = typer.Typer(
 )
 app.callback()(configure)
 app.command(cls=Command)(check)
-# Options that follow the name of a program are that program's, also where we have one of the same name.
+# Options after the name of the program belong to the program, even if `run` has an option of the same name.
 app.command(cls=Command, context_settings={"allow_interspersed_args": False})(run)
 app.command(cls=Command)(exhaust)
 app.command(cls=Command)(demo)
@@ -75,7 +75,7 @@ app.command(cls=Command)(info)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run the command line and exit; the console script, where no `arguments` are given."""
+    """Run the command line and exit. Without `arguments`, this is the console script."""
     install_exit_guard()
     is_program, folder = arguments is None, None
     if is_program:
@@ -89,8 +89,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             install_exit_hooks(folder)
     elif is_program:
         guard_exit_of_c()
-        with suppress(OSError, ValueError, RuntimeError):  # standard error is closed, or no file
-            # A crash of user code is not silent then. (Under `adjointlab run` the hooks have done the same.)
+        with suppress(OSError, ValueError, RuntimeError):  # standard error is closed, or has no descriptor
+            # So that a crash of user code prints a stack. (Under `adjointlab run` the hooks enable it.)
             faulthandler.enable()
     code = _exit_code(arguments, is_program=is_program)
     if folder is not None:
@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _exit_code(arguments: list[str] | None, *, is_program: bool) -> int:
-    """Run the command line; return its exit code. What it prints has gone out by then."""
+    """Run the command line and flush its output; return its exit code."""
     interrupts: Interrupts | RepeatedInterrupt | None = None
 
     def command() -> int | None:
@@ -113,7 +113,7 @@ def _exit_code(arguments: list[str] | None, *, is_program: bool) -> int:
             try:
                 code: int | None = app(arguments, prog_name="adjointlab", standalone_mode=False)
             except BaseException as error:
-                # Also of a command line that nobody could read, whose command has not been called.
+                # This also handles a command line that could not be parsed, whose command has not been called.
                 if (text := _usage_error(error)) is None:
                     raise
                 if _waited_for(error, words):
@@ -125,18 +125,19 @@ def _exit_code(arguments: list[str] | None, *, is_program: bool) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     files = ResultFiles.named_in(words if words[:1] == ["check"] else [])
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # What the user's code prints must not end the run either.
+        # Characters that user code prints must not end the run with an encoding error either.
         sys.stdout.reconfigure(errors="backslashreplace")
     with HeldStreams(), ExitStack() as until_return:
         until_return.enter_context(Deadline(seconds=2.0))
         code = exit_code_of(command)
         if is_program:
-            # It counts to the end of the process, which may be late too. Who calls `main` with arguments goes on afterwards.
+            # The deadline stays in force until the process ends, which may take long too. A caller that passes arguments goes on
+            # afterwards, without it.
             until_return.pop_all()
             ignore_late_signals()
         if code == ExitCode.INTERRUPTED and interrupts is not None:
             code = 128 + (interrupts.number or signal.SIGINT)
-        Output().raw("")  # flushes what others have printed, and takes it calmly if nobody reads
+        Output().raw("")  # flushes the output of other code, without an error if the reader is gone
         if HeldStreams.lost_output():
             code = code or ExitCode.UNJUDGED
         earn(code)
@@ -144,7 +145,7 @@ def _exit_code(arguments: list[str] | None, *, is_program: bool) -> int:
 
 
 def exit_code_of(command: Callable[[], int | None]) -> int:
-    """Run `command`; return its exit code, with every error reported once."""
+    """Run `command` and return its exit code; report an error once."""
     errors = Output(to_stderr=True)
     try:
         code = command() or ExitCode.COHERENT
@@ -153,27 +154,27 @@ def exit_code_of(command: Callable[[], int | None]) -> int:
         return code
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted(errors)
-    except BaseException as error:  # such as SystemExit, which user code may raise anywhere
+    except BaseException as error:  # includes SystemExit, which user code may raise anywhere
         if (text := _usage_error(error)) is not None:
             errors.line(f"adjointlab: {text}")
             _tell_github(text)
             return ExitCode.USAGE
         _tell_failure(error)
         if is_launched():
-            # Only this rank has failed. The others may be in a collective call, where they would wait for ever.
+            # Only this rank has failed. The others may be in a collective call, where they would wait forever.
             abort_all_ranks(ExitCode.UNJUDGED)
         return ExitCode.UNJUDGED
 
 
 def _waited_for(error: BaseException, words: Sequence[str]) -> bool:
-    """Return True if this rank ends by an error of its own, before the other ranks' commands meet it."""
+    """Return True if this rank fails before the ranks have agreed on their preparation, so that the others wait for it."""
     return is_launched() and not isinstance(error, AgreedError) and bool({"check", "replay"} & set(words[:1]))
 
 
 def _tell_failure(error: BaseException) -> None:
-    """Tell what ends this rank, and the others with it: the import of a subject that does not end, or a fault of the lab's own."""
+    """Print the error that ends this rank and so the job: an import that does not return, or a bug of the lab."""
     if rank := launched_rank():
-        # Where all have failed alike, rank 0 ends this one before it says so once more.
+        # If all ranks have failed alike, rank 0 ends this one before it repeats the message.
         time.sleep(2 * SECONDS_FOR_OUTPUT)
     errors = Output(to_stderr=True, from_any_rank=True)
     where = f" on rank {rank}:" if rank else ""
@@ -186,14 +187,14 @@ def _tell_failure(error: BaseException) -> None:
 
 
 def _tell_github(message: str, *evidence: str) -> None:
-    """In a job of GitHub Actions, tell what has ended a command before it had results."""
+    """In a job of GitHub Actions, report the error that ended a command before it had results."""
     if is_github(os.environ) and launched_rank() == 0:
         tell_github(Output(to_stderr=True).line, "", [(message, *evidence)])
 
 
 def _interrupted(errors: Output) -> int:
-    # A Ctrl-C of the terminal reaches the ranks twice under mpiexec, which passes it on. The second one must not kill a rank
-    # that is on its way out in good order, for mpiexec would report the signal instead of this exit code.
+    # Under mpiexec, which passes signals on, a Ctrl-C of the terminal reaches the ranks twice. The second one must not kill a rank
+    # that is exiting, because mpiexec would then report the signal instead of this exit code.
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     errors.line("interrupted")
@@ -201,14 +202,15 @@ def _interrupted(errors: Output) -> int:
 
 
 def _usage_error(error: BaseException) -> str | None:
-    """Return the message of an error that the user can mend; `None` for any other."""
+    """Return the message of an error that the user can correct; `None` for any other error."""
     if isinstance(error, UsageError):
         return str(error)
-    # click's ClickException and typer's own copy of it (some releases of typer bring click along, so the two are different classes).
-    # User code may have exceptions with a method of that name, which may do anything.
+    # click's ClickException, or typer's copy of it: some releases of typer vendor click, so the two are different classes.
+    # The module is checked first, because an exception of user code may have a method of that name, which may do anything.
     if type(error).__module__.partition(".")[0] in {"click", "typer"} and hasattr(error, "format_message"):
         return str(error.format_message())
-    # Whoever raised a SubjectError has imported it. --help has not, nor has a command whose imports have failed.
+    # Looked up rather than imported: code that raises a SubjectError has imported it, but --help has not, nor has a command whose
+    # imports have failed.
     if not isinstance(error, getattr(sys.modules.get("adjointlab.core.declaration"), "SubjectError", ())):
         return None
     from adjointlab.worlds.exception_text import message_of

@@ -1,4 +1,4 @@
-"""Printing: to standard output or standard error, as a rule on rank 0 only; the progress line; and the results as JSON."""
+"""Printing to standard output or standard error, normally on rank 0 only; the progress line; and writing results as JSON."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ CLOSED = "standard output is closed; name a file"
 
 
 _NO_LIMIT = 100_000
-"""Columns of a file."""
+"""Width of a file, in columns."""
 
 _PICTURE = 110
-"""Columns of a picture, at most."""
+"""Largest width of a picture, in columns."""
 
 _ASCII = {"→": "->", "←": "<-", "⟨": "<", "⟩": ">", "×": "x", "∞": "inf", "·": ".", "−": "-", "…": "..."}
-"""Forms of our own signs for terminals that do not have them."""
+"""ASCII forms of the lab's own symbols, for encodings that lack them."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """Prints on rank 0; on the others only `from_any_rank`. Printing raises nothing: a verdict does not depend on who reads it."""
+    """Prints on rank 0; on other ranks only if `from_any_rank`. Printing never raises, because a verdict must not depend on the reader."""
 
     to_stderr: bool = False
     from_any_rank: bool = False
@@ -71,7 +71,7 @@ class Output:
 
     @property
     def is_terminal(self) -> bool:
-        """Return True where somebody reads along; rich's own answer is True too where colours are forced."""
+        """Return True if the stream is a terminal. (rich's own property is also True if colours are forced.)"""
         try:
             return self.stream.isatty() and not _is_made_up(self.stream)
         except ValueError:  # closed
@@ -79,8 +79,8 @@ class Output:
 
     @property
     def console(self) -> Console:
-        """A console of rich for the stream."""
-        # Without a terminal rich assumes 80 columns, which would break the lines of tables in files and pipes.
+        """A rich console for the stream."""
+        # Without a terminal rich assumes 80 columns, and would wrap the lines of tables in files and pipes.
         width = None if self.is_terminal else 160
         has_no_colours = _is_made_up(self.stream) and "FORCE_COLOR" not in os.environ
         return Console(
@@ -91,13 +91,13 @@ class Output:
         )
 
     def line(self, text: str = "") -> None:
-        """Print `text`: no markup, no colours, no line breaks added, and nothing that a terminal would take for a command."""
+        """Print `text` without markup, colours, wrapping or control sequences."""
         self._write(printable(text, keep="\n\t") + "\n")
 
     def table(self, table: RenderableType, *, wraps: bool = True) -> None:
-        """Print a table of rich, whose lines are broken on a terminal; elsewhere only if it `wraps`.
+        """Print a rich table. Its cells are wrapped on a terminal, and elsewhere only if it `wraps`.
 
-        Nothing is cut off: where the columns do not fit, the lines are longer, and the terminal breaks them.
+        Nothing is truncated: if the columns do not fit, the lines are longer, and the terminal wraps them.
         """
         from rich.measure import Measurement
 
@@ -105,14 +105,14 @@ class Output:
         least = Measurement.get(console, console.options.update(max_width=_NO_LIMIT), table).minimum
         if least > console.width or not (wraps or self.is_terminal):
             console.width = _NO_LIMIT
-        # Not printed by rich, which ends the process with 1 where nobody reads.
+        # Not printed by rich, which exits with 1 if the reader is gone.
         with console, console.capture() as captured:
             console.print(table)
-        # Cells are filled up with blanks to the width of their column, those of the last one too.
+        # rich pads all cells to the width of their column, including those of the last column.
         self._write("\n".join(line.rstrip() for line in captured.get().split("\n")))
 
     def drawing(self, drawing: Drawing, indent: int = 2) -> None:
-        """Print a drawing, in colours on a terminal, and in ASCII where the stream has nothing else."""
+        """Print a drawing, in colours on a terminal, and in ASCII if the stream's encoding lacks its characters."""
         from rich.padding import Padding
 
         from adjointlab.pictures.text import as_rich, is_encodable
@@ -122,7 +122,7 @@ class Output:
         self.table(Padding(picture, (0, 0, 0, indent)))
 
     def raw(self, text: str) -> bool:
-        """Print `text`, which is meant for programs, as it is; return False where it is lost though somebody reads."""
+        """Print `text`, which is meant for programs, unchanged; return False if writing fails although the reader is still there."""
         return self._write(text)
 
     def _write(self, text: str) -> bool:
@@ -134,7 +134,7 @@ class Output:
             stream.flush()
         except (OSError, ValueError) as error:  # ValueError: the stream is closed
             present = sys.stderr if self.to_stderr else sys.stdout
-            # That of `sys` too, which would say the same once more in the end; unless user code has pointed it elsewhere.
+            # Also the stream of `sys`, which would fail again at exit, unless user code has redirected it to another file.
             for each in [stream, *([present] if _lead_alike(present, stream) else [])]:
                 _silence(each)
             HeldStreams.renew()
@@ -147,9 +147,9 @@ class Output:
 
 
 def _is_made_up(stream: TextIO) -> bool:
-    """Return True for the terminal without columns that Open MPI gives a rank, wherever its launcher's own output goes.
+    """Return True for the pseudo-terminal without columns that Open MPI gives a rank, wherever the output of its launcher goes.
 
-    `adjointlab run` says by variables how many columns there are behind it, and that its own output is no terminal.
+    `adjointlab run` passes its number of columns in COLUMNS, and sets TERM=dumb if its own output is not a terminal.
     """
     has_columns = "COLUMNS" in os.environ and os.environ.get("TERM") != "dumb"
     if has_columns or not is_launched():
@@ -161,7 +161,7 @@ def _is_made_up(stream: TextIO) -> bool:
 
 
 def _encodable(text: str, stream: TextIO) -> str:
-    """`text` with what the stream's encoding lacks in ASCII: our own signs as words, anything else as escapes."""
+    """Return `text` in the characters of the stream's encoding: replace the lab's symbols by ASCII forms, and escape all others."""
     encoding = stream.encoding or "utf-8"
     try:
         text.encode(encoding)
@@ -180,7 +180,7 @@ def _lead_alike(one: TextIO | None, other: TextIO) -> bool:
 
 
 def _silence(stream: TextIO) -> None:
-    """Let a stream that cannot be written to lead nowhere, or Python would try again at its end, and exit with 120."""
+    """Redirect a stream that cannot be written to the null device; otherwise Python would try again at exit, and exit with 120."""
     try:
         descriptor = stream.fileno()
     except (OSError, ValueError):
@@ -191,7 +191,7 @@ def _silence(stream: TextIO) -> None:
 
 
 def describe_ranks(world: World, ranks: int | None = None) -> str:
-    """Return e.g. "4 simulated ranks", "4 ranks under MPI" or "4 ranks of torchrun": all of `world`, or so many of them."""
+    """Return e.g. "4 simulated ranks", "4 ranks under MPI" or "4 ranks of torchrun": all ranks of `world`, or `ranks` of them."""
     number = world.ranks if ranks is None else ranks
     noun = "rank" if number == 1 else "ranks"
     where = {"mpi": f"{noun} under MPI", "torch": f"{noun} of torchrun"}
@@ -199,7 +199,7 @@ def describe_ranks(world: World, ranks: int | None = None) -> str:
 
 
 def is_standard_output(target: str) -> bool:
-    """Return True for a file name that means the pipe or file which standard output leads to."""
+    """Return True if a file name refers to the pipe or file that is standard output."""
     try:
         behind = os.fstat(1)
         return not stat.S_ISCHR(behind.st_mode) and os.path.samestat(behind, Path(target).stat())
@@ -213,14 +213,14 @@ def is_standard_output_closed() -> bool:
 
 
 def write_json(target: str, data: Mapping[str, object]) -> str:
-    """Write `data` to the file `target`, or to standard output for ``-``. A reader never sees half a file.
+    """Write `data` to the file `target`, or to standard output for ``-``. A regular file is replaced atomically.
 
-    Return the reason why that fails, and "" where it does not: the verdicts stand without the file.
+    Return the reason if writing fails, else "". It does not raise, because the verdicts are valid without the file.
     """
     text = json.dumps(data, indent=2, ensure_ascii=False)
     try:
         text.encode(Output().stream.encoding or "utf-8" if target == STDOUT else "utf-8")
-    except UnicodeEncodeError:  # a lone surrogate, or a terminal of another encoding
+    except UnicodeEncodeError:  # a lone surrogate, or a terminal with another encoding
         text = json.dumps(data, indent=2)
     return write_text(target, text + "\n")
 
@@ -235,24 +235,24 @@ def write_text(target: str, text: str) -> str:
 
 
 _INTERVAL = 0.1
-"""Seconds between two refreshes: drawing the line takes longer than many a case."""
+"""Seconds between two refreshes, because drawing the line takes longer than many cases do."""
 
 
 class ProgressLine:
-    """One line for the piece of work that is being done; silent without a bar."""
+    """One line that shows the progress of the current piece of work; shows nothing without a bar."""
 
     def __init__(self, bar: Progress | None) -> None:
         self._bar = bar
 
     def track(self, label: str, total: int | None = None, note: str = "") -> Callable[..., None]:
-        """Begin a piece of work; return ``tick(done, total, note)``, all but the first as given here where they are left out.
+        """Begin a piece of work; return ``tick(done, total, note)``, where `total` and `note` default to the values given here.
 
-        The `note` stands at the end of the line.
+        The `note` is printed at the end of the line.
         """
         bar = self._bar
         if bar is None:
             return lambda done, total=None, note="": None
-        # A task of its own for each piece of work, so that the time left is estimated from its cases alone.
+        # A separate task for each piece of work, so that the remaining time is estimated from its cases alone.
         for task in bar.task_ids:
             bar.remove_task(task)
         task, shown = bar.add_task(label, total=total, note=note), 0.0
@@ -271,7 +271,7 @@ class ProgressLine:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Take the line off the screen while something else is printed."""
+        """Context in which the line is removed from the screen, so that something else can be printed."""
         if self._bar is None:
             yield
             return
@@ -282,7 +282,7 @@ class ProgressLine:
 
 @contextmanager
 def progress_line(*, is_shown: bool, time_left: bool = False) -> Iterator[ProgressLine]:
-    """Show a progress line with the time elapsed, or the `time_left` where totals are known for certain."""
+    """Context with a progress line that shows the elapsed time, or the `time_left` if totals are known for certain."""
     out = Output(to_stderr=True)
     if not is_shown or not out.is_terminal:
         yield ProgressLine(None)
@@ -299,7 +299,7 @@ def progress_line(*, is_shown: bool, time_left: bool = False) -> Iterator[Progre
     columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
     columns += [TextColumn("left"), TimeRemainingColumn()] if time_left else [TimeElapsedColumn()]
     columns.append(TextColumn("{task.fields[note]}", markup=False))
-    # In the simulated world exactly one thread runs at a time, and a thread of rich's would take the interpreter's lock
-    # from whichever rank that is. A proof works in other processes, and between two of its ticks the time left goes on.
+    # In the simulated world exactly one thread runs at a time, and rich's refresh thread would take the interpreter's lock from
+    # that rank. A proof runs in other processes; there the refresh thread updates the remaining time between two ticks.
     with Progress(*columns, console=out.console, transient=True, auto_refresh=time_left) as bar:
         yield ProgressLine(bar)

@@ -1,13 +1,13 @@
-"""The checks of one command in several processes, each of which runs one check after the other.
+"""Running the checks of one command in several processes, each of which runs one check at a time.
 
 ::
 
     adjointlab check --jobs 2            starts the processes, hands out the checks, reports
-    ├── adjointlab.cli.parallel_process  loads the subjects, runs the checks it is told to
+    ├── adjointlab.cli.parallel_process  loads the subjects, runs the checks it is given
     └── adjointlab.cli.parallel_process
 
-The two ends of a socket are all that connects them. What a process prints goes to files, so that it can be printed with the result of
-the check that it belongs to. A process that dies costs the check that it was at, and another takes its place.
+They communicate through a socket only. A process prints to files, so that its output can be printed with the result of the check
+that produced it. If a process dies, the check that it was running has no result, and another process replaces it.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from adjointlab.variables import COMMAND
 __all__ = ["CheckProcesses", "Ended", "Printed", "ending_of"]
 
 _PROGRAM: Final = (
-    # Without the current folder, where a file may have the name of one of Python's modules.
+    # Without the current folder, because a file there may have the name of a standard module.
     "import sys; sys.path[:] = [{root!r}, *filter(None, sys.path)]; "
     "from adjointlab.cli.parallel_process import main; main({descriptor})"
 )
 _LOOK: Final = 0.2
-"""Seconds after which the processes are looked at even if none has sent anything."""
+"""Seconds after which the processes are polled even if none has sent a message."""
 
 _SECONDS_TO_STOP: Final = 1.5
-"""Seconds that the processes get to end upon a signal; with those to print, less than this process gets itself."""
+"""Seconds that the processes have to end after a signal. With the time to print, less than this process itself has."""
 
 _SECONDS_TO_END: Final = 10.0
-"""Seconds that they get in the end: threads and hooks of user code may hold them up."""
+"""Seconds that they have to exit when all is done: threads and exit hooks of user code may delay them."""
 
 _CHUNK: Final = 1 << 20
 
 
 class Printed(NamedTuple):
-    """Parts of the two files that a process prints to."""
+    """Ranges of the two files that a process prints to, for standard output and standard error."""
 
     files: tuple[int, int]
     starts: tuple[int, int]
     stops: tuple[int, int]
 
     def text(self, *, of_stderr: bool) -> Iterator[str]:
-        """The text that was printed, piece by piece."""
+        """Yield the text that was printed, in pieces."""
         decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         position, stop = self.starts[of_stderr], self.stops[of_stderr]
         while position < stop:
@@ -72,7 +72,7 @@ class Printed(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A check that a process is done with; `death` is set where it has ended at that, and neither where it could not send the result."""
+    """A check that has ended in a process. If the process died, `death` says how; if it could not send the result, `outcome` is None too."""
 
     number: int  # in the plan
     outcome: Outcome | None
@@ -81,7 +81,7 @@ class Ended(NamedTuple):
 
 
 class CheckProcesses:
-    """Context with up to `count` processes; none is left at its end."""
+    """Context with up to `count` processes, all of which are ended at its end."""
 
     def __init__(self, surroundings: Surroundings, count: int, cores: int) -> None:
         self._surroundings, self._count = surroundings, count
@@ -101,7 +101,7 @@ class CheckProcesses:
         self.close()
 
     def close(self) -> None:
-        """End all processes at once, those at work too."""
+        """Kill all processes at once, even those that run a check."""
         for process in self._processes:
             process.connection.close()
             process.end(time.monotonic())
@@ -110,15 +110,15 @@ class CheckProcesses:
         self._processes, self._ended = [], []
 
     def prepare(self, setup: Setup) -> None:
-        """Say what is to be loaded, before there is a plan; for the processes that are started already too."""
+        """Send the setup, before there is a plan, to the processes that have been started and to those started later."""
         self._setup = setup
         for process in self._processes:
             process.prepare(setup)
 
     def run(self, plan: Sequence[PlannedCheck], count: int, share: Callable[[int], float]) -> Iterator[Ended]:
-        """Hand out all checks of the plan to `count` processes; yield them as they end.
+        """Distribute all checks of the plan over `count` processes; yield the checks as they end.
 
-        `share` says how many seconds a check has to draw cases in, of the number of checks that are left with it.
+        `share` returns the seconds that a check has for drawing cases, given the number of checks that are left, including this one.
         """
         self._plan, self._waiting, self._count, self._share = plan, deque(range(len(plan))), count, share
         while True:
@@ -126,12 +126,12 @@ class CheckProcesses:
             if not self._processes or not (self._waiting or self._at_work):
                 break
             yield from self._next_ended(_LOOK)
-        # No process can be started, for whatever reason: the caller can run them.
+        # No process can be started: the caller runs the remaining checks itself.
         while self._waiting:
             yield Ended(self._waiting.popleft(), None, "", _NOTHING)
 
     def finish(self) -> Iterator[Printed]:
-        """Have all processes end, which takes a while where threads or hooks of user code hold them up; yield what they print then."""
+        """Let all processes exit, which may take a while if threads or exit hooks of user code delay them; yield what they print then."""
         for process in self._processes:
             process.connection.close()
         deadline = time.monotonic() + _SECONDS_TO_END
@@ -140,8 +140,9 @@ class CheckProcesses:
             yield process.printed()
 
     def interrupt(self, number: int) -> Iterator[Ended]:
-        """Pass a signal on; yield the checks that have ended by then or had found a failure, and in the end those of processes that
-        had to be killed.
+        """Pass a signal on to the processes. Yield the checks that end with a result, and finally those whose processes had to be killed.
+
+        A check that is interrupted has a result if it has found a failure.
         """
         self._waiting.clear()
         for process in self._processes:
@@ -162,13 +163,13 @@ class CheckProcesses:
             self.start_one()
 
     def start_one(self) -> None:
-        """Start a process, also before anything else is known: it imports what checks need while this one does."""
-        # Libraries with threads of their own take all cores each, unless the user has said how many.
+        """Start a process. This may be done before the setup is known, so that both processes import the engine at the same time."""
+        # Libraries with a thread pool would use all cores in each process, unless the user has set the number of threads.
         threads = {"OMP_NUM_THREADS": str(max(1, self._cores // self._count))}
         environment = {**threads, **self._surroundings.environment, **self._command}
         try:
             process = _Process(self._surroundings.folder, environment)
-        except OSError:  # such as no memory
+        except OSError:  # for example, not enough memory
             self._can_start = False
             return
         self._processes.append(process)
@@ -181,12 +182,12 @@ class CheckProcesses:
         return sum(each.index is not None for each in self._processes)
 
     def _next_ended(self, seconds: float) -> Iterator[Ended]:
-        """Wait for messages of any process, and yield the checks that have ended."""
+        """Wait for a message of any process, and yield the checks that have ended."""
         readable = wait([each.connection for each in self._processes], seconds)
         for process in list(self._processes):
             if process.connection in readable:
                 yield from self._received(process)
-            # A process that it has forked may hold the socket open.
+            # Polled, because a fork of a dead process may hold its socket open.
             elif process.popen.poll() is not None and not process.connection.poll():
                 yield from self._gone(process)
 
@@ -195,7 +196,7 @@ class CheckProcesses:
             message: tuple[str, bytes] = process.connection.recv()
             kind, data = message
             known = set(pickle.loads(data)) if kind == MessageKind.READY else set()  # noqa: S301 - from our own processes
-        except Exception:  # it has ended, or user code has written into the socket
+        except Exception:  # the process has ended, or user code has written to the socket
             yield from self._gone(process)
             return
         if kind == MessageKind.FORCED:
@@ -203,7 +204,7 @@ class CheckProcesses:
             return
         if kind == MessageKind.READY:
             process.is_ready = set(self._plan) <= known
-            if not process.is_ready:  # the modules declare other subjects when they are imported once more
+            if not process.is_ready:  # the modules declare other subjects when they are imported again
                 yield from self._gone(process)
                 return
         elif process.index is not None:
@@ -225,18 +226,18 @@ class CheckProcesses:
             printed = process.printed()
             yield Ended(process.index, None, ending or ending_of(process.popen.returncode), printed)
         elif not process.is_ready:
-            # Another would hardly do better.
+            # The process died before it was ready, and another one probably would too.
             self._can_start = False
 
 
 class _Process:
-    """One process, with the check that it is at."""
+    """One process, with the check that it runs."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.index: int | None = None
         self.is_ready = False
-        self.ended_by = ""  # the call of user code that has
-        # Not closed here: the parts that are still to be printed are read from them.
+        self.ended_by = ""  # the call by which user code has ended the process
+        # Closed by `close_files`, once the output has been read from them.
         self._files = tuple(tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115
         self._sizes = (0, 0)
         ours, theirs = socket.socketpair()
@@ -250,29 +251,29 @@ class _Process:
             raise
 
     def prepare(self, setup: Setup) -> None:
-        """Say what it has to load."""
-        with suppress(OSError):  # it has ended already
+        """Send the setup."""
+        with suppress(OSError):  # the process has ended
             self.connection.send(setup)
 
     def begin(self, index: int, check: PlannedCheck, seconds: float) -> None:
-        """Have it run a check, which has that number in the plan, drawing cases for so many seconds at most."""
+        """Start the check with the given index in the plan, which may draw cases for `seconds`."""
         self.index = index
-        with suppress(OSError):  # it has ended, which is noticed next
+        with suppress(OSError):  # the process has ended, which the next poll notices
             self.connection.send((check, seconds))
 
     def printed(self) -> Printed:
-        """The part that it has printed since this was called last."""
+        """Return what the process has printed since the last call."""
         files = (self._files[0].fileno(), self._files[1].fileno())
         starts, self._sizes = self._sizes, (os.fstat(files[0]).st_size, os.fstat(files[1]).st_size)
         return Printed(files, starts, self._sizes)
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send the process a signal."""
         with suppress(OSError):
             self.popen.send_signal(number)
 
     def end(self, deadline: float) -> None:
-        """Wait until it has ended, and end it at the deadline, with what it has started."""
+        """Wait for the process until the deadline, then kill its process group."""
         with suppress(subprocess.TimeoutExpired):
             self.popen.wait(max(0.0, deadline - time.monotonic()))
         with suppress(OSError):
@@ -280,7 +281,7 @@ class _Process:
         self.popen.wait()
 
     def close_files(self) -> None:
-        """Close the files with what it has printed."""
+        """Close the files that the process prints to."""
         for file in self._files:
             file.close()
 
@@ -288,7 +289,7 @@ class _Process:
 def _started(
     descriptor: int, files: Sequence[IO[bytes]], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a process that is told what to do through the socket `descriptor`, and prints to the two files."""
+    """Start a process that receives its checks through the socket `descriptor`, and prints to the two files."""
     program = _PROGRAM.format(root=str(Path(__file__).parents[2]), descriptor=descriptor)
     return subprocess.Popen(
         [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", program],  # type: ignore[attr-defined]
@@ -298,7 +299,7 @@ def _started(
         pass_fds=[descriptor],
         cwd=folder,
         env=environment,
-        # A Ctrl-C of the terminal reaches this process alone, which passes it on once.
+        # So that a Ctrl-C of the terminal reaches only this process, which passes it on once.
         process_group=0,
     )
 
@@ -315,7 +316,7 @@ def _opened(data: bytes) -> Outcome | None:
 
 
 def ending_of(code: int) -> str:
-    """Describe how a process has ended, by its exit code as `subprocess` has it."""
+    """Describe how a process has ended, given its return code as `subprocess` defines it."""
     if code >= 0:
         return f"its process ended with exit code {code}"
     try:

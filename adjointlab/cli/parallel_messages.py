@@ -1,4 +1,4 @@
-"""Messages between the process that hands out checks and those that run them."""
+"""Messages between the process that distributes the checks and those that run them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = ["MessageKind", "Outcome", "PlannedCheck", "Setup", "Surroundings"]
 
 
 class MessageKind(StrEnum):
-    """The first entry of a message of a process."""
+    """The first entry of a message from a process that runs checks."""
 
     READY = auto()
-    """With the checks of the subjects that it has loaded."""
+    """Followed by the checks of the subjects that the process has loaded."""
     RESULT = auto()
     INTERRUPTED = auto()
-    """With the result of a search that had found a failure when it was interrupted."""
+    """Followed by the result of a search that had found a failure when it was interrupted."""
     FORCED = auto()
-    """With the call by which user code is about to end the process."""
+    """Followed by the call by which user code is about to end the process."""
 
 
 class PlannedCheck(NamedTuple):
-    """A check of a subject, by what tells it apart in any process."""
+    """A check of a subject, identified in the same way in every process."""
 
     location: str
     reference: str
@@ -40,13 +40,13 @@ class PlannedCheck(NamedTuple):
 
     @classmethod
     def of(cls, found: Found, check: str) -> PlannedCheck:
-        """That check of a subject that was found."""
+        """The check `check` of the subject `found`."""
         return cls(found.subject.location, found.reference, check)
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The state of a process when a command begins, before it imports any user code, which may change all of this."""
+    """The state of a process at the start of a command, before it imports user code, which may change any of it."""
 
     environment: Mapping[str, str]
     path: tuple[str, ...]  # sys.path
@@ -55,13 +55,13 @@ class Surroundings:
 
     @classmethod
     def now(cls) -> Surroundings:
-        """Those of this process."""
+        """The present state of this process."""
         return cls(dict(os.environ), tuple(sys.path), tuple(sys.argv), Path.cwd())
 
 
 @dataclass(frozen=True)
 class Setup:
-    """All that a process needs to know, once, and before this one has loaded any subject."""
+    """The settings that a process needs. They are sent once, before this process has loaded any subject."""
 
     surroundings: Surroundings
     subjects: tuple[str, ...]  # as the user named them
@@ -72,7 +72,7 @@ class Setup:
 
 
 class Outcome(NamedTuple):
-    """The result of a check, without the subject, and without what a list of known failures says, which the command itself reads."""
+    """The result of a check without its subject, and without the list of known failures, which the command itself applies."""
 
     result: SearchResult
     written: Written | None
@@ -81,7 +81,7 @@ class Outcome(NamedTuple):
     has_unseen_failures: bool
 
     def pickled(self) -> bytes:
-        """As bytes that are known to open; none where parameters of a case are objects that no other process can have."""
+        """Return the pickled outcome; empty if it cannot be pickled and restored, because of the parameters of a case."""
         try:
             data = pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
             pickle.loads(data)  # noqa: S301 - our own

@@ -1,4 +1,4 @@
-"""A process of :mod:`adjointlab.cli.parallel`: it runs the checks that it is told to, and sends their results."""
+"""A process of :mod:`adjointlab.cli.parallel`, which runs the checks that it receives and sends their results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def main(descriptor: int) -> NoReturn:
             prepare()
             _serve(connection, connection.recv())
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # all is done, or the other end has died
+        pass  # all checks are done, or the other process has died
     except SearchInterrupted as interrupt:
         with suppress(OSError):
             connection.send((MessageKind.INTERRUPTED, _packed(interrupt.known)))
@@ -72,7 +72,7 @@ def _serve(connection: Connection[Any, Any], setup: Setup) -> None:
             earn(ExitCode.UNJUDGED)
             result = check_with_corpus(world, found, name, replace(budget, seconds=seconds), setup.folder)
             for stream in (sys.stdout, sys.stderr):
-                with suppress(Exception):  # of whatever user code has put there
+                with suppress(Exception):  # user code may have replaced the stream by any object
                     stream.flush()
             connection.send((MessageKind.RESULT, _packed(result)))
 
@@ -82,7 +82,7 @@ def _packed(result: CheckResult) -> bytes:
 
 
 def _moved(descriptor: int) -> int:
-    """The socket under a number of which user code seldom closes the file."""
+    """Move the socket to a descriptor that user code seldom closes."""
     moved = copied_out_of_the_way(descriptor)
     os.close(descriptor)
     return moved

@@ -1,4 +1,4 @@
-"""The shared settings as typer's parameters."""
+"""The shared settings as typer parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def _as_typer(option: Option[T]) -> object:
-    """Return typer's declaration of `option`; its default stands in the help, so typer need not show it again."""
+    """Return typer's declaration of `option`. The help contains the default, so typer must not add it again."""
 
     def refused(problem: ValueError) -> typer.BadParameter:
         return typer.BadParameter(str(problem).removeprefix(f"{option.name}: "))
@@ -33,7 +33,7 @@ def _as_typer(option: Option[T]) -> object:
         return value
 
     def parsed(given: str | T) -> T:
-        """The path of a text, which typer would take for the current folder where it is empty."""
+        """Parse a path. (typer would accept an empty text as the current folder.)"""
         try:
             return option.parse(given) if isinstance(given, str) else given
         except ValueError as problem:
@@ -58,7 +58,7 @@ def is_configured(context: typer.Context, name: str) -> bool:
 
 
 def option_of(context: typer.Context, name: str) -> str:
-    """Return the beginning of a message on an argument: the option, or the key of pyproject.toml that has given it."""
+    """Return the prefix of a message about an argument: its option, or the key of pyproject.toml if its value comes from there."""
     return key(name) if is_configured(context, name) else f"--{name}"
 
 
@@ -66,7 +66,7 @@ _COLOUR_VARIABLES: Final = {"always": "FORCE_COLOR", "never": "NO_COLOR", "auto"
 
 
 def _set_colour(when: str) -> str:
-    """Say to rich, here and in processes of this command, whether to print colours: by the variables that users set for it too."""
+    """Switch rich's colours on or off in this process and those that it starts, through the environment variables that users may also set."""
     if when not in _COLOUR_VARIABLES:
         raise typer.BadParameter(f"{when!r} is not one of {', '.join(_COLOUR_VARIABLES)}")
     if variable := _COLOUR_VARIABLES[when]:
@@ -87,7 +87,7 @@ Subjects = Annotated[
 Ranks = Annotated[int | None, _as_typer(options.RANKS)]
 Device = Annotated[str | None, _as_typer(options.DEVICE)]
 
-# The same options, where a command draws no cases.
+# The same options with another help text, for commands that draw no cases.
 RanksOfReplay = Annotated[
     int | None,
     _as_typer(

@@ -1,4 +1,4 @@
-"""``adjointlab replay``: a stored failure, run again."""
+"""``adjointlab replay``: runs a stored failure again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def replay(
     from adjointlab.report.summary import exit_code
 
     if ranks is not None and is_configured(context, "ranks"):
-        # They limit what is drawn. A stored case has the ranks that it has.
+        # The configured number is a limit for drawn cases; a stored case has a fixed number of ranks.
         ranks = None if is_launched() or ranks <= RANKS.default else ranks
     stored, result = replayed(file, subject, ranks, device, strict=strict, watchdog=watchdog)
     if result.verdict.kind == MISDECLARED:
@@ -59,7 +59,7 @@ def replay(
 
 
 def status_of(stored: Reproducer, result: SearchResult) -> Status:
-    """Status of a replay. That a failure is not seen in another world than its own tells nothing of it."""
+    """Return the status of a replay: unjudged if the case passes in another world than the one in which it failed."""
     from adjointlab.checks.verdict import Status
 
     is_unseen = result.status is Status.COHERENT and result.world != stored.world
@@ -76,9 +76,9 @@ def replayed(
     watchdog: float | None = None,
     is_shown_by_file: bool = False,
 ) -> tuple[Reproducer, SearchResult]:
-    """Run a stored failure again and print the result; the reproducer, and the result.
+    """Run a stored failure again and print the result; return the reproducer and the result.
 
-    With `is_shown_by_file`, what is printed names the subject by its file, whatever name it is imported by here.
+    With `is_shown_by_file`, the printed lines refer to the subject by its file, whatever module name it is imported by here.
     """
     from msgspec import structs
 
@@ -122,7 +122,7 @@ def replayed(
 
 
 def _lines(file: Path, stored: Reproducer, found: Found, result: SearchResult, here: str) -> Iterator[str]:
-    """The lines on a replay; `here` describes its ranks."""
+    """Yield the lines of the report on a replay; `here` describes its ranks."""
     from adjointlab.check_result import CheckResult
     from adjointlab.checks.verdict import Status
     from adjointlab.report.failure_text import failure_text, replay_command
@@ -157,7 +157,7 @@ def _is_usable(memory: str, device: str) -> bool:
 
 
 def _require(memory: str, found: Found, file: Path) -> None:
-    """Raise :class:`UsageError` where no arrays can be made in the memory that a stored case lies in."""
+    """Raise :class:`UsageError` if arrays cannot be allocated in the memory of a stored case."""
     from adjointlab.core.arrays import installed
     from adjointlab.devices import probes
 
@@ -174,14 +174,14 @@ def _require(memory: str, found: Found, file: Path) -> None:
 
 
 def _by_file(found: Found) -> Found:
-    """`found`, named by its file and the attribute there."""
+    """Return `found` with a reference to its file and the variable there."""
     module, _, name = found.subject.location.partition(":")
     file = getattr(sys.modules.get(module), "__file__", None)
     return found if file is None else with_changes(found, reference=f"{from_here(Path(file))}:{name}")
 
 
 def _is_in_place(stored: Reproducer, location: str) -> bool:
-    """Return True for the location of the stored subject, if that is a variable, and so of one subject."""
+    """Return True if `location` is that of the stored subject and names a variable, so that it identifies one subject."""
     from adjointlab.store.reproducer import same_subject
 
     return stored.location.partition(":")[2].isidentifier() and same_subject(stored.location, location)
@@ -190,8 +190,8 @@ def _is_in_place(stored: Reproducer, location: str) -> bool:
 def _subject_of(stored: Reproducer, reference: str | None, file: Path) -> Found:
     """Find the subject of a reproducer among the installed ones, or where `reference` says.
 
-    A reproducer names its subject and that subject's source file. The names serve to choose among subjects that the
-    user has installed or named; nothing is imported because the file says so, since a file may come from anybody.
+    A reproducer names its subject and that subject's source file. These names only choose among the subjects that the
+    user has installed or named. Nothing is imported because the file says so, since a file may come from anybody.
     """
     from adjointlab.engine.discovery import find, installed
 

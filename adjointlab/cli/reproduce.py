@@ -1,4 +1,4 @@
-"""The scripts beside reproducers: a stored failure, replayed with an exit code that says if it was seen again."""
+"""The scripts beside reproducers: they replay a stored failure, and exit with a code that says if it occurred again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Reproduced(IntEnum):
 
 
 def reproduce(script: str, subject: str) -> NoReturn:
-    """Replay the JSON file beside `script`, whose subject the reference `subject` names, and exit."""
+    """Replay the JSON file beside `script` with the subject that the reference `subject` names, and exit."""
 
     def command() -> int:
         with collective_interrupts():
@@ -61,7 +61,7 @@ def _code_of_child(run: Callable[[], int], file: Path) -> int:
         os.write(write_end, bytes([code]))
         return code
     os.close(write_end)
-    # Ctrl-C reaches the child too, which says what there is to say; what is sent to this process alone is passed on.
+    # Ctrl-C reaches the child too, which reports it. Signals that are sent to this process alone are passed on.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stopped: list[int] = []
 
@@ -72,15 +72,15 @@ def _code_of_child(run: Callable[[], int], file: Path) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    # Not to wait for: a process that the case has left may have the other end of the pipe open.
+    # Non-blocking, because a process that the case has left behind may hold the other end of the pipe open.
     os.set_blocking(read_end, False)
     try:
-        told = os.read(read_end, 1)
+        returned = os.read(read_end, 1)
     except BlockingIOError:
-        told = b""
+        returned = b""
     os.close(read_end)
-    if told:
-        return told[0]
+    if returned:
+        return returned[0]
     if stopped:
         return 128 + stopped[0]  # as shells report it
     Output().line(f"the case has ended its process, with {status}")
@@ -88,7 +88,7 @@ def _code_of_child(run: Callable[[], int], file: Path) -> int:
 
 
 def _ended_its_process(file: Path) -> bool:
-    """Return True if the stored failure is that of a case which ends its process, or which the watchdog ended."""
+    """Return True if the stored case ended its process, or was ended by the watchdog."""
     from adjointlab.engine.failed_runs import NO_RETURN
     from adjointlab.session import PROCESS_ENDED
     from adjointlab.store.reproducer import BadReproducer, read
@@ -101,13 +101,13 @@ def _ended_its_process(file: Path) -> bool:
 
 
 def _ranks(file: Path) -> int | None:
-    """The number of simulated ranks, where there is no launcher to decide it."""
+    """Return the number of simulated ranks for the stored case; None under a launcher, which decides it."""
     from adjointlab.store.reproducer import BadReproducer, read
 
     try:
         return None if is_launched() else read(file).case.ranks
     except BadReproducer:
-        return None  # the replay says what is wrong
+        return None  # the replay reports what is wrong with the file
 
 
 def _outcome(stored: Reproducer, result: SearchResult) -> Reproduced:
@@ -118,7 +118,7 @@ def _outcome(stored: Reproducer, result: SearchResult) -> Reproduced:
     kind = result.verdict.kind
     if result.status is Status.COHERENT:
         return Reproduced.NO if status_of(stored, result) is result.status else Reproduced.BROKEN
-    # A hang has other names in the other world, and a case that changes from run to run may fail in any way.
+    # A hang has a different kind in each world, and a nondeterministic case may fail in any way.
     is_same = (
         kind == stored.kind
         or stored.kind == NONDETERMINISTIC

@@ -1,4 +1,4 @@
-"""The files that ``adjointlab check`` writes its results to: JSON, JUnit, and what GitHub Actions reads."""
+"""The files that ``adjointlab check`` writes its results to: JSON, JUnit, HTML, and the files of GitHub Actions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,34 +38,34 @@ __all__ = ["ResultFiles", "RunResults", "folder_of_failures", "target", "tell_of
 
 @dataclass(frozen=True)
 class RunResults:
-    """All that files tell of a run: its results so far, its exit code, and why it is not complete; that is empty if it is."""
+    """The contents of result files: the results so far, the exit code, and the reason if the run is not complete (else empty)."""
 
     world: str
     ranks: int
-    where: str  # the ranks, in words
+    where: str  # description of the ranks
     results: Sequence[CheckResult] = ()
     code: int = ExitCode.UNJUDGED
-    asked: int = 0  # checks of subjects
-    missing: Sequence[NotJudged] = ()  # those that have no result
+    asked: int = 0  # number of checks
+    missing: Sequence[NotJudged] = ()  # the checks without a result
     nameless: Sequence[str] = ()
     incomplete: str = ""
-    seconds: float | None = None  # that it took, where those are not the sum over the checks
+    seconds: float | None = None  # the duration, if it is not the sum over the checks
     shard: str = ""  # the part K/N of all checks
 
     @property
     def notes(self) -> list[str]:
-        """Sentences that stand beside the verdicts."""
+        """Sentences that are written beside the verdicts."""
         return [*filter(None, [self.incomplete]), *self.nameless]
 
     @property
     def heading(self) -> str:
-        """The ranks and the part of the checks, which tell the runs of one job of CI apart."""
+        """The ranks and the shard, which distinguish the runs of one CI job."""
         return ", ".join(filter(None, [self.where, self.shard and f"shard {self.shard}"]))
 
 
 @dataclass(frozen=True)
 class ResultFiles:
-    """The files that a user has asked for, by absolute paths; ``-`` is standard output."""
+    """The files that a user has requested, as absolute paths; ``-`` is standard output."""
 
     json: str | None = None
     junit: str | None = None
@@ -74,7 +75,7 @@ class ResultFiles:
     def checked(
         cls, *, json: str | None, junit: str | None, html: Path | None, html_option: str = "--html"
     ) -> ResultFiles:
-        """The files of the options. Raises :class:`UsageError` for one that cannot be written, before anything is run."""
+        """Return the files that the options name. Raises :class:`UsageError`, before anything runs, if one cannot be written."""
         files = cls(_target("--json", json), _target("--junit", junit), _target(html_option, html))
         if problem := named_twice(files._given()):
             raise UsageError(problem)
@@ -82,43 +83,40 @@ class ResultFiles:
 
     @classmethod
     def named_in(cls, arguments: Sequence[str]) -> ResultFiles:
-        """The files that a command line names, by absolute paths, as far as that can be told without understanding it."""
+        """Return the files that a command line names, as absolute paths, as far as they can be found without parsing it."""
         given: dict[str, str] = {}
-        for position, word in enumerate(arguments):
+        for word, following in pairwise((*arguments, "")):
             option, equals, value = word.partition("=")
-            if option in ("--json", "--junit", "--html"):
-                value = value if equals else "".join(arguments[position + 1 : position + 2])
-                with suppress(OSError):  # the current folder has been removed
-                    folder = os.path.dirname(os.path.realpath(value))
-                    if value not in ("", STDOUT) and os.path.isdir(folder) and not is_source(value):
-                        given[option.removeprefix("--")] = str(Path(value).absolute())
+            is_of_results = option in ("--json", "--junit", "--html")
+            if is_of_results and (file := _writable(value if equals else following)):
+                given[option.removeprefix("--")] = file
         files = cls(**given)
         return cls() if named_twice(files._given()) else files
 
     @property
     def are_asked_for(self) -> bool:
-        """Return True if there is any file to write."""
+        """Return True if there is a file to write."""
         return bool(self._given())
 
     @property
     def leave_stdout(self) -> bool:
-        """Return True if standard output is not for people."""
+        """Return True if standard output is reserved for results."""
         return STDOUT in (self.json, self.junit, self.html)
 
     def refuse(self, why: str) -> None:
-        """Write that a command was refused before it had results."""
-        if not self.are_asked_for:  # else the engine would be imported in vain
+        """Write that a command was rejected before it had results."""
+        if not self.are_asked_for:  # returns early, because the rest imports the engine
             return
         run = RunResults(launched_world() or "simulated", RANKS.default, "", code=ExitCode.USAGE)
         self.save_so_far(replace(run, incomplete=why))
 
     @contextmanager
     def until_loaded(self, ranks: int | None) -> Iterator[None]:
-        """Context before there are results: the files say so, and why, if it ends with an exception. Those of an earlier run are gone."""
+        """Context for loading the subjects. It first overwrites the files of an earlier run; if it ends with an exception, they say why."""
         world, size = launched_world() or "simulated", ranks or RANKS.default
         run = RunResults(world, size, "", incomplete="the subjects have not been loaded")
         try:
-            # Within: it imports the engine, and an interrupt that comes meanwhile would else leave an earlier run's files.
+            # Within the `try`, because this imports the engine, and an interrupt during the import must not leave an earlier run's files.
             if problems := self.save_so_far(run):
                 raise UsageError(problems[0])
             yield
@@ -133,16 +131,16 @@ class ResultFiles:
             self.save_so_far(refused)
             if isinstance(error, KeyboardInterrupt) and launched_rank() == 0:
                 Output(to_stderr=True).line(f"adjointlab: while the subjects were loaded, {why}")
-                tell_of_run(refused)  # of other exceptions those are told who catch them
+                tell_of_run(refused)  # the code that catches other exceptions reports them
             raise
 
     def save_so_far(self, run: RunResults) -> list[str]:
-        """As :meth:`write`, all files that may be written more than once: the process may end before the next verdict."""
+        """Call :meth:`write` for the files that can be written more than once: the process may end before the next verdict."""
         again = {option: name for option, name in self._given() if name != STDOUT and is_replaceable(name)}
         return ResultFiles(again.get("--json"), again.get("--junit"), again.get("--html")).write(run)
 
     def save(self, run: RunResults, *, is_final: bool = True) -> bool:
-        """Write all files and, if it `is_final`, tell GitHub; return False if a file could not be written, and say why."""
+        """Write all files and, if `is_final`, report to GitHub. If a file cannot be written, print the reason and return False."""
         problems = self.write(run)
         for problem in problems:
             Output(to_stderr=True).line(f"adjointlab: {problem}")
@@ -151,7 +149,7 @@ class ResultFiles:
         return not problems
 
     def write(self, run: RunResults) -> list[str]:
-        """Write all files, on the leader; return a sentence on each that could not be written."""
+        """Write all files, on the leader; return an error message for each that could not be written."""
         from adjointlab.report.junit import as_junit
 
         if launched_rank() != 0:
@@ -162,7 +160,7 @@ class ResultFiles:
             problems.append(_naming("--junit", write_text(self.junit, text)))
         if self.html is not None:
             problems.append(_naming("--html", _save_html(self.html, run)))
-        # Last, for it holds the exit code.
+        # Last, because it contains the exit code, which depends on the other files.
         if self.json is not None:
             problems.append(_naming("--json", _save_json(self.json, run, is_whole=not any(problems))))
         return [problem for problem in problems if problem]
@@ -193,7 +191,7 @@ def _save_html(target: str, run: RunResults) -> str:
 
 
 def tell_of_run(run: RunResults, problems: Sequence[str] = ()) -> None:
-    """In a job of GitHub Actions, tell of a run; `problems` are sentences on what is wrong with it, beside its being incomplete."""
+    """In a job of GitHub Actions, report a run; `problems` are messages about faults of the run, in addition to `run.incomplete`."""
     from adjointlab.report.github import error_commands, failure_rows, failures
     from adjointlab.report.summary import summary
 
@@ -210,7 +208,7 @@ def tell_of_run(run: RunResults, problems: Sequence[str] = ()) -> None:
 
 
 def _say(line: str) -> None:
-    """Print to standard error on this rank, which may be the only one that knows."""
+    """Print to standard error on this rank, which may be the only one that has the message."""
     if launched_rank() == 0:
         Output(to_stderr=True).line(line)
     else:
@@ -218,12 +216,21 @@ def _say(line: str) -> None:
             os.write(2, f"{printable(line)}\n".encode(errors="backslashreplace"))
 
 
+def _writable(file: str) -> str | None:
+    """The absolute path of a file that results may be written to; None for standard output too."""
+    with suppress(OSError):  # the current folder has been removed
+        folder = os.path.dirname(os.path.realpath(file))
+        if file not in ("", STDOUT) and os.path.isdir(folder) and not is_source(file):
+            return str(Path(file).absolute())
+    return None
+
+
 def _target(option: str, file: str | Path | None) -> str | None:
     return None if file is None else target(option, str(file))
 
 
 def target(option: str, name: str) -> str:
-    """The absolute path of a file that an option names, or ``-``. Raises :class:`UsageError` where none can be written."""
+    """Return the absolute path of the file that an option names, or ``-``. Raises :class:`UsageError` if it cannot be written."""
     if name == STDOUT or is_standard_output(name):
         if is_standard_output_closed():
             raise UsageError(f"{option}: {CLOSED}")
@@ -234,8 +241,8 @@ def target(option: str, name: str) -> str:
 
 
 def _ending_signal(interrupt: KeyboardInterrupt) -> int:
-    """The signal that ends the run. A supervisor, whichever it was sent, sends its job SIGINT."""
-    if SUPERVISED not in os.environ:  # else the engine would be imported in vain
+    """Return the signal that ends the run. A supervisor always sends its job SIGINT, and records the signal that it received itself."""
+    if SUPERVISED not in os.environ:  # returns early, because the rest imports the engine
         return signal_of(interrupt)
     from adjointlab.store.job_log import stopped_by
 
@@ -243,13 +250,13 @@ def _ending_signal(interrupt: KeyboardInterrupt) -> int:
 
 
 def folder_of_failures(folder: Path, option: str = "--folder") -> Path:
-    """The absolute path of the folder that `option` names. Raises :class:`UsageError` where no failure can be stored there.
+    """Return the absolute path of the folder that `option` names. Raises :class:`UsageError` if no failure can be stored there.
 
-    Of the folder that nobody has named only what is there and is not a folder: where all is coherent nothing is stored.
+    The default folder is only rejected if it exists and is not a folder: a run without a failure stores nothing there.
     """
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise UsageError(f"{option}: {folder} is not a folder; failures are stored as files in one")
-    # The first process alone writes, and its folders may not be those of processes on other machines.
+    # Only the first process writes to the folder, and the file systems of other machines may differ.
     if folder != FOLDER.default and launched_rank() == 0 and (problem := why_unusable(folder)):
         raise UsageError(f"{option}: {problem}")
     return folder.absolute()

@@ -1,4 +1,4 @@
-"""``adjointlab run``: a test session or a check, supervised from outside."""
+"""``adjointlab run``: supervises a test session or a check from another process."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run(
         raise UsageError(f"there is no program {command[0]}, beside {sys.executable} or on PATH")
     if problem := why_unusable(folder):
         raise UsageError(f"--folder: {problem}")
-    # The supervised command has standard output to itself: it may be JSON.
+    # Standard output belongs to the supervised command, which may print JSON.
     out = Output(to_stderr=True)
 
     def log(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The results of ``adjointlab check`` so far, which are printed and saved as they come, and when the run ends in whatever way."""
+"""The results of ``adjointlab check`` so far, which are printed and saved after each check and however the run ends."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 __all__ = ["RunRecord"]
 
 _SECONDS_TO_SAVE = 0.02
-"""Seconds that it may take to save the results after each check. Files grow with the checks: where they take longer, a share of the time."""
+"""Saving takes longer as the files grow. Up to this many seconds, the results are saved after every check."""
 
 _SHARE_OF_SAVING = 0.05
-"""That share of the time."""
+"""Beyond that, saving takes at most this share of the time."""
 
 
 @dataclass
 class RunRecord:
-    """The results of a plan's checks, from the first one on: printed in a report, and saved in files."""
+    """The results of a plan's checks, from the first one on, with the report that prints them and the files that save them."""
 
     world: World
-    nameless: list[str]  # lines on subjects that are not checked, because they have no name
+    nameless: list[str]  # notes on subjects that are not checked because they have no name
     known: KnownFailures | None
-    unused: list[str]  # positions of its lines that no check fits, whatever part of the checks is run here
+    unused: list[str]  # positions of its lines that match none of the checks, including those of other shards
     report: CheckReport
     files: ResultFiles
     shard: str
     position: int = 0  # in the plan, of the next result
-    begun: float | None = None  # when several processes began
+    begun: float | None = None  # time at which the checks in other processes began
     is_stopped: bool = False
-    _misdeclared: set[int] = field(default_factory=set)  # id() of subjects that no other check is run of
-    _next_save: float = 0.0  # when the files are due again
+    _misdeclared: set[int] = field(default_factory=set)  # id() of subjects whose declaration is wrong
+    _next_save: float = 0.0  # time from which the files may be saved again
 
     @property
     def plan(self) -> Sequence[tuple[Found, str]]:
@@ -57,11 +57,11 @@ class RunRecord:
 
     @property
     def results(self) -> list[CheckResult]:
-        """Those of the first checks of the plan."""
+        """The results of the first checks of the plan."""
         return self.report.results
 
     def passes_over(self, subject: Subject) -> bool:
-        """Go on to the next check if this one is of a subject that is known to be declared wrongly; return True then."""
+        """Return True if the declaration of `subject` is known to be wrong, and skip its next check in that case."""
         is_misdeclared = id(subject) in self._misdeclared
         self.position += is_misdeclared
         return is_misdeclared
@@ -72,10 +72,10 @@ class RunRecord:
         from adjointlab.store.job_log import supervised
 
         self.add(result)
-        # The process may end in the next case, with what is known by then; 0 is earned at the end alone.
+        # The next case may end the process, which then exits with this code; only a complete run earns 0.
         earn(outcome(self.results) or ExitCode.UNJUDGED)
-        # Printed and saved at once, because the next case may end the process. A supervised job is started again
-        # then and knows its earlier results, so it prints each of them once, at its end.
+        # Printed and saved at once, because the next case may end the process. A supervised job is then restarted
+        # and reads its earlier results from the log, so it prints all results once, at its end.
         if supervised() is None and self.world.is_leader:
             with line.paused():
                 self.report.print_new()
@@ -85,7 +85,7 @@ class RunRecord:
                 self._next_save = began + (taken / _SHARE_OF_SAVING if taken > _SECONDS_TO_SAVE else 0.0)
 
     def add(self, result: CheckResult) -> None:
-        """Add the result of the next check of the plan; of a subject that is declared wrongly only the first."""
+        """Add the result of the next check of the plan, unless an earlier check has found the subject's declaration wrong."""
         subject = result.found.subject
         if self.passes_over(subject):
             return
@@ -97,14 +97,14 @@ class RunRecord:
         self.report.add(result)
 
     def stop(self, code: int, why: str, details: str = "") -> None:
-        """Print and save what is known, before the plan is done; `details` are sentences on `why` that is, or on what to do."""
+        """Print and save the results so far, because the run ends early; `details` are sentences that explain `why` or say what to do."""
         self.is_stopped = True
         self.print_results()
         self.save(code, f"{why}. {details}" if details else why)
         self.report.out.line(f"{len(self.results)} of {len(self.plan)} are done. {details}".rstrip())
 
     def print_results(self) -> None:
-        """Print what has not been printed, and what the verdicts do not cover; unless it is to be quiet, also the counts."""
+        """Print the results that have not been printed, the notes on what they do not cover and, unless quiet, the counts."""
         if not self.world.is_leader:
             return
         self.report.print_new()
@@ -116,13 +116,13 @@ class RunRecord:
 
     @property
     def _seconds(self) -> float | None:
-        """The seconds since the checks began; None where those of the checks say all."""
-        # Of a run that is stopped, the check at work has no seconds yet.
+        """The seconds since the checks began; None if the duration is the sum over the checks."""
+        # If the run is stopped, the running check is not part of that sum.
         begun = self.report.begun if self.begun is None and self.is_stopped else self.begun
         return None if begun is None else time.monotonic() - begun
 
     def save_so_far(self) -> None:
-        """Write the files anew, which say that the run is not complete: nobody may get to say so later."""
+        """Rewrite the files, with a note that the run is not complete, because the process may be killed before it can add one."""
         from adjointlab.store.files import working_directory
 
         if not self.files.are_asked_for:
@@ -134,17 +134,17 @@ class RunRecord:
             self.files.save_so_far(known)
 
     def save(self, code: int, incomplete: str = "") -> bool:
-        """Write the files that were asked for, on the leader; return False if one could not be written."""
+        """Write the requested files, on the leader; return False if one could not be written."""
         from adjointlab.store.files import working_directory
         from adjointlab.store.job_log import supervised
 
         with working_directory(self.report.folder):
-            # A job that is started again will tell it.
+            # A restarted job reports the run itself.
             is_final = code != ExitCode.RESTART or supervised() is None
             return self.files.save(self.known_so_far(code, incomplete), is_final=is_final)
 
     def known_so_far(self, code: int, incomplete: str) -> RunResults:
-        """All that files tell of the run."""
+        """Return the contents of the result files at this point."""
         missing = self._missing()
         return RunResults(
             self.world.name,
@@ -161,7 +161,7 @@ class RunRecord:
         )
 
     def _missing(self) -> list[NotJudged]:
-        """The checks that are to have a result and have none: of a subject that is known to be declared wrongly there are none."""
+        """Return the checks without a result, except those of subjects whose declaration is known to be wrong."""
         from adjointlab.report.junit import NotJudged
 
         judged = {(id(entry.found.subject), entry.result.check) for entry in self.results}

@@ -1,4 +1,4 @@
-"""The subjects that a command line names, with their checks."""
+"""Selection of the subjects and checks that a command line names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["selected"]
 
 
 def selected(references: list[str], only: list[str] | None) -> Plan:
-    """Pair the subjects with their checks, or with those named in `only`; and lines on subjects that have no name."""
+    """Return pairs of a subject and a check, all or those named in `only`, and notes on subjects without a name."""
     from adjointlab.checks.check import check_named, checks_of
     from adjointlab.engine.discovery import find_and_note
 

@@ -1,8 +1,8 @@
-"""Starting a command: its preparation agreed on by all ranks, the world it runs in, and signals under a launcher.
+"""Start-up of a command: its preparation, the world that it runs in, and its signals under a launcher.
 
-A command reads files and imports the user's modules before there is a world, and that may fail on one rank only. A rank
-that simply ended would leave the others waiting in their first collective call, so all ranks meet after the preparation
-and either all go on or all end with the same message and exit code.
+A command reads files and imports the user's modules before there is a world, and this may fail on one rank only. If that
+rank simply exited, the others would wait for it in their first collective call. So all ranks synchronise after the preparation,
+and either all go on, or all end with the same message and exit code.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ SECONDS_FOR_OUTPUT: Final = 0.3
 
 
 class UsageError(Exception):
-    """The command cannot be carried out as it was given; the message says what to change."""
+    """The command cannot be executed as given; the message says what to change."""
 
 
 class AgreedError(UsageError):
-    """One that all ranks raise alike."""
+    """A usage error that all ranks raise alike."""
 
 
 class _Readiness(NamedTuple):
-    """The end of a rank's preparation: a usage error, the number of a signal, or what is listed of the result."""
+    """The outcome of a rank's preparation: a usage error, the number of a signal, or the names that `listed` returns."""
 
     problem: str = ""
     interrupted: int = 0
@@ -78,8 +78,8 @@ def opened_world(
 ) -> Iterator[tuple[World, T]]:
     """Run `prepare` on every rank, then open the world; yield both.
 
-    Raises :class:`UsageError` on all ranks alike if `prepare` fails on any of them, or what is `listed` of it differs by rank: the
-    ranks would do different things, and wait for each other.
+    Raises :class:`UsageError` on all ranks if `prepare` fails on any of them, or if `listed(prepared)` differs between ranks, which
+    would then execute different checks and wait for each other.
     """
     limit = Watchdog(watchdog)
     if is_launched():
@@ -91,21 +91,21 @@ def opened_world(
         prepared = or_usage_error(prepare, limit)
     world = open_world(ranks=ranks or RANKS.default, strict=strict, watchdog=limit)
     yield world, prepared
-    # Closing is collective. After an exception the ranks may be at different places in the program, so the world is
-    # then left to the end of the process rather than waited for.
+    # Closing is collective. After an exception the ranks may be in different places of the program, so the world is
+    # then not closed, and the process simply ends.
     world.close()
 
 
 class NotLoaded(Exception):
-    """The import of a subject's module, or the making of its operator, did not end; the message says where."""
+    """The import of a subject's module, or the construction of its operator, did not return; the message says where."""
 
 
 def or_usage_error(
     prepare: Callable[[], T], watchdog: Watchdog | None = None, doing: str = "loading the subjects"
 ) -> T:
-    """Return what `prepare` returns, with the errors that the user can mend as :class:`UsageError`.
+    """Call `prepare`, and raise the errors that the user can correct as :class:`UsageError`.
 
-    Raises :class:`NotLoaded` where `doing` this does not come to its end in time, and ends the process where that does not help.
+    Raises :class:`NotLoaded` if the call does not return in time (`doing` describes it), and ends the process if that has no effect.
     """
     from adjointlab.engine.subject import SubjectError
     from adjointlab.worlds.exception_text import message_of
@@ -125,7 +125,7 @@ def or_usage_error(
 
 def _end_job() -> None:
     if is_launched():
-        # MPI_Abort may block where another thread sits in MPI.
+        # MPI_Abort may block if another thread is inside an MPI call.
         last_resort = threading.Timer(_SECONDS_FOR_ABORT, os._exit, (ExitCode.UNJUDGED,))
         last_resort.daemon = True
         last_resort.start()
@@ -134,30 +134,30 @@ def _end_job() -> None:
 
 
 def agreed(text: str) -> str:
-    """Collective with the preparation on other ranks: tell them of a usage error that came before it here, and return what all say.
+    """Share a usage error that this rank met before its preparation, and return the message on which all ranks agree.
 
-    It is this rank's own where the ranks cannot reach each other.
+    Collective with the preparation on the other ranks. Returns `text` itself if the ranks cannot reach each other.
     """
 
     def prepare() -> None:
         raise UsageError(text)
 
-    told = text
-    # Such as a library of MPI that cannot be loaded: the command was wrong in any case.
+    agreed_text = text
+    # Any error, such as an MPI library that cannot be loaded, is suppressed: the command was wrong in any case.
     with suppress(Exception):
         try:
             _prepared_on_all_ranks(prepare, 1, Watchdog(), lambda prepared: ())
         except AgreedError as error:
-            told = str(error)
-    return told
+            agreed_text = str(error)
+    return agreed_text
 
 
 def _prepared_on_all_ranks(
     prepare: Callable[[], T], ranks: int, watchdog: Watchdog, listed: Callable[[T], Sequence[str]]
 ) -> T:
-    """Collective over the processes of the job: `prepare`, whose failure or interruption on one rank is that of all.
+    """Collective over the processes of the job: call `prepare`; if it fails or is interrupted on one rank, raise on all.
 
-    Raises :class:`NoPartners` where they cannot reach each other.
+    Raises :class:`NoPartners` if the processes cannot reach each other.
     """
     check_partners()
     from adjointlab.worlds.rendezvous import Rendezvous
@@ -174,26 +174,26 @@ def _prepared_on_all_ranks(
         except KeyboardInterrupt as interrupt:
             own = _Readiness(interrupted=signal_of(interrupt))
         finally:
-            # From here to the end of the meeting an interrupt must wait: raised on one rank alone, it would keep
-            # that rank from a meeting which the others have already joined.
+            # From here to the end of the allgather interrupts are held back: an interrupt that is raised on one rank would keep
+            # that rank from the allgather, in which the others wait for it.
             interrupts.hold()
     ranks_ready: list[_Readiness] = rendezvous.allgather("ready", own)
     if number := max(each.interrupted for each in ranks_ready):
         interrupts.note(number)
         raise interrupt_by(number)
-    told = _problem_of(ranks_ready)
-    if rendezvous.rank and (rendezvous.size < ranks or told):
-        # torchrun ends the others once one has ended, and rank 0 has yet to print what is wrong.
+    problem = _problem_of(ranks_ready)
+    if rendezvous.rank and (rendezvous.size < ranks or problem):
+        # torchrun ends all ranks once one has ended, and rank 0 has yet to print the message.
         rendezvous.leave(SECONDS_FOR_OUTPUT)
     if rendezvous.size < ranks:
         raise AgreedError(f"--ranks: {ranks} are asked for, but {_launcher()} has started {rendezvous.size}")
-    if told:
-        raise AgreedError(told)
+    if problem:
+        raise AgreedError(problem)
     return prepared
 
 
 def _problem_of(ranks: Sequence[_Readiness]) -> str:
-    """The first problem of all ranks; empty where there is none."""
+    """Return the first problem of any rank; empty if there is none."""
     for rank, each in enumerate(ranks):
         if each.problem:
             return f"on rank {rank}: {each.problem}" if rank else each.problem
@@ -205,7 +205,7 @@ def _problem_of(ranks: Sequence[_Readiness]) -> str:
 
 
 def _difference(first: Sequence[str], names: Sequence[str], rank: int) -> str:
-    """Words on where the checks of a rank are not those of rank 0."""
+    """Describe the first difference between the checks of a rank and those of rank 0."""
     if lacking := [name for name in first if name not in names]:
         return f"rank {rank} has no {lacking[0]}, which rank 0 has"
     if more := [name for name in names if name not in first]:
@@ -219,10 +219,10 @@ def _launcher() -> str:
 
 @contextmanager
 def collective_interrupts() -> Iterator[Interrupts | RepeatedInterrupt]:
-    """Under a launcher, hold Ctrl-C, SIGTERM and SIGHUP back until the ranks can end together; the world says when that is.
+    """Context that, under a launcher, holds Ctrl-C, SIGTERM and SIGHUP back until the world lets the ranks end together.
 
-    Without it, they take effect at once, also where the first exception is swallowed. What is yielded knows the `number` of the
-    signal when the context has ended.
+    Without a launcher, the signals take effect at once, even if user code swallows the first exception. The `number` of the
+    yielded object is that of the signal, once the context has ended.
     """
     if not is_launched():
         with RepeatedInterrupt() as repeated:
@@ -234,18 +234,18 @@ def collective_interrupts() -> Iterator[Interrupts | RepeatedInterrupt]:
             yield interrupts
         finally:
             if interrupts.is_forced:
-                # A second Ctrl-C was raised wherever this rank happened to be, possibly inside a collective call that
-                # the others are still waiting in.
+                # A second Ctrl-C was raised at an arbitrary point, possibly inside a collective call in which the others
+                # are still waiting.
                 abort_all_ranks(ExitCode.INTERRUPTED)
 
 
 def abort_all_ranks(code: ExitCode) -> None:
-    """End all ranks of the job at once, those that wait for this one included."""
-    with suppress(Exception):  # whatever user code has made of it
+    """End all ranks of the job at once, including those that wait for this one."""
+    with suppress(Exception):  # user code may have replaced the stream by any object
         sys.stderr.flush()
     if launched_world() == "torch":
         os._exit(code)  # and torchrun ends the others
-    # MPICH's launcher drops what a rank has printed just before it aborts: the words and stacks that say why.
+    # MPICH's launcher drops what a rank prints just before it aborts, such as the message and the stacks.
     time.sleep(SECONDS_FOR_OUTPUT)
     from mpi4py import MPI
 

@@ -1,4 +1,4 @@
-"""Layers under test: torch modules, in general not linear and with parameters, as one rank has them."""
+"""Layers under test: torch modules on one rank, in general not linear and with parameters."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from adjointlab.core.arrays import is_array
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.pieces import IN_ONE, Fused
 from adjointlab.core.space import Space
+from adjointlab.notes import noted
 from adjointlab.quantities import counted
 from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator, NumpyArray
@@ -41,8 +42,8 @@ __all__ = [
 Prepare = Callable[..., Sequence[Any]]
 """Turns drawn inputs into legal ones (integers into class indices, say).
 
-It is applied to whole tensors, of which each rank gets its part. Where there are none, as ranks hold summands, it is applied to local
-tensors, and must work element by element."""
+It is applied to global tensors, of which each rank then gets its part. If ranks hold summands, there is no global tensor: it is
+applied to local tensors, and must work element by element."""
 
 
 def elementwise(*inputs: Any) -> Sequence[Any]:
@@ -52,7 +53,7 @@ def elementwise(*inputs: Any) -> Sequence[Any]:
 
 @dataclass(frozen=True)
 class LegalIndices:
-    """A preparation that makes indices of whatever integers it gets at these `positions`, and so takes large ones there."""
+    """A preparation that turns integers of any size at these `positions` into legal indices."""
 
     prepare: Prepare
     positions: frozenset[int]
@@ -62,20 +63,17 @@ class LegalIndices:
 
 
 def index_positions(prepare: Prepare) -> frozenset[int]:
-    """Positions of inputs of which a preparation makes indices, whatever integers it gets."""
+    """Positions of the inputs whose integers, of any size, a preparation turns into indices."""
     return prepare.positions if isinstance(prepare, LegalIndices) else frozenset()
 
 
 def prepared(prepare: Prepare, *inputs: Any) -> tuple[Any, ...]:
-    """Return legal inputs, which `prepare` makes of these; it may return one tensor alone.
+    """Return the legal inputs that `prepare` makes of these; it may return a single tensor.
 
-    Raises :class:`SubjectError` where it returns another number of them, or no tensors at all.
+    Raises :class:`SubjectError` if it returns `None`, or another number of tensors than it gets.
     """
-    try:
+    with noted(f"raised by prepare=, which {_gets(inputs)}"):
         made = prepare(*inputs)
-    except Exception as error:
-        error.add_note(f"raised by prepare=, which {_gets(inputs)}")
-        raise
     if made is None:
         raise SubjectError(f"prepare= {_gets(inputs)}, and returned None (is a `return` missing?)")
     legal = (made,) if is_array(made) else tuple(made)
@@ -89,11 +87,11 @@ def _gets(inputs: Sequence[object]) -> str:
 
 
 OutputPath: TypeAlias = tuple[object, ...]
-"""Indices and keys by which a tensor is found in what a module returned; a tensor alone has the index 0, as in a tuple of one."""
+"""Indices and keys that lead to a tensor in a module's return value; a single tensor has the index 0, as in a tuple of one."""
 
 
 def outputs_of(returned: Any) -> tuple[torch.Tensor, ...]:
-    """Return the tensors that a module returned, alone or in tuples, lists, dictionaries and dataclasses, in their order; `None` is left out.
+    """Return the tensors that a module returned, alone or in tuples, lists, dictionaries and dataclasses, in order, without `None`.
 
     Raises :class:`SubjectError` for anything else.
     """
@@ -135,26 +133,27 @@ def _tensors_in(returned: Any, path: OutputPath) -> Iterator[tuple[OutputPath, t
 
 
 def place_of(path: OutputPath) -> str:
-    """Return a path as it is written behind the name of what was returned."""
+    """Return a path as a sequence of subscripts, such as "[0]['key']"."""
     return "".join(f"[{each!r}]" for each in path)
 
 
 @contextmanager
 def element_type_noted() -> Iterator[None]:
-    """Note of an exception of a module that speaks of float64, or of double as torch calls it, why the module runs in that type."""
+    """Add a note to an exception of user code that mentions float64, or double as torch calls it: why modules run in that type."""
     try:
         yield
     except Exception as error:
         if re.search(r"\b(double|float64)\b", str(error), re.IGNORECASE):
             error.add_note(
-                'modules run in float64, unless the dictionary of a strategy says another type, such as dtype="float32"'
+                'modules run in float64, unless the dictionary of a strategy says another type, such as dtype="float32"; tensors that code makes '
+                "without a dtype, such as a flat buffer, are of float32"
             )
         raise
 
 
 @dataclass(frozen=True)
 class PassHooks:
-    """Code of the user's that belongs to passes of a module, as a training loop has it around them.
+    """User code that runs around the passes of a module, as in a training loop.
 
     `before_backward` and `after_backward` get the module; forward and backward passes run in ``context()``.
     """
@@ -165,7 +164,7 @@ class PassHooks:
 
     @property
     def change_gradients(self) -> bool:
-        """True if some of it may clear or reduce ``.grad``, with all that stood there before."""
+        """True if a hook may clear or reduce ``.grad``, including earlier gradients."""
         return self.before_backward is not None or self.after_backward is not None
 
 
@@ -181,32 +180,32 @@ class Layer:
     the same names. A rank that holds nothing of a parameter has one of zero volume.
 
     `rounding` bounds the difference between outputs or gradients and the sequential ones, relative to the largest value of each
-    tensor: 0 where the arithmetic is exact on small integers. Where terms cancel, the result may be smaller than the error
-    that rounding them made: `reach` is a lower bound for the largest value that the difference is compared with. Where `rounding`
-    is `None`, the sequential layer shows how much rounding matters: in its own element types, or in the wider rounding of
-    `computes_in`, the name of a type that the module computes in.
+    tensor: 0 where the arithmetic is exact on small integers. Where terms cancel, the result may be smaller than the rounding
+    error of the terms: `reach` is a lower bound for the largest value that the difference is compared with. If `rounding`
+    is `None`, the effect of rounding is measured on the sequential layer: in its own element types, or with the coarser rounding
+    of `computes_in`, the name of a type that the module computes in.
 
-    With `overwrites_inputs` the module may write into its inputs, as an activation in place does, and gets copies of them.
+    With `overwrites_inputs` the module may write into its inputs, as an in-place activation does, and gets copies of them.
     With `uniform_requires_grad` its messages may depend on which inputs and parameters require a gradient, which is then the
-    same on all ranks. Where `frozen` is given, the parameters that it names have required none since the module was made, and
-    all others do; the inputs that it names have none.
+    same on all ranks. If `frozen` is given, the parameters that it names have not required a gradient since the module was made,
+    and all others do; the inputs that it names require none.
 
-    `averaged` is the number of ranks of which the module takes the mean gradient of its parameters, instead of the sum. With
-    `alternates` a backward pass follows every forward pass; unless it `accumulates`, gradients are not added to others; where it
-    `joins_passes`, those of several backward passes may be added up between one ``before_backward()`` and one ``after_backward()`` of the
-    module; if it `needs_all_outputs`, every backward pass begins from all outputs.
+    `averaged` is the number of ranks over which the module averages the gradients of its parameters, instead of summing them. With
+    `alternates`, a backward pass follows every forward pass. Without `accumulates`, gradients are not added to earlier ones. With
+    `joins_passes`, the gradients of several backward passes may be added up between one ``before_backward()`` and one
+    ``after_backward()`` of the module. With `needs_all_outputs`, every backward pass begins from all outputs.
 
-    ``optimizer(parameters)`` makes an optimiser, which takes so many `steps`. `trained`, where it is known, names the parameters that
-    required a gradient when the module was made. Unless it `has_forward_mode`, its Jacobian is judged without one.
-    A layer that `needs_graph`, as one that takes gradients in its forward pass does, is never called without one.
-    One that `is_made_of_twin` computes what the sequential module does, and that gets inputs in the same memory orders.
-    Where `initial` is given, the module was made of a sequential one whose parameters have these values, and has its part of them.
-    Where `module` is one of the lab's around that of the user, `user_class` is the class of the latter, which reports name.
-    `pieces` are those of fused parameters, by name: their tensors in the space have a dimension more, which counts the pieces, or where
-    these are not equal the parts of the pieces in the order of the ranks.
-    ``other_batch(is_larger)`` is the space of inputs with a larger or a smaller batch, where the module takes those too.
+    ``optimizer(parameters)`` makes an optimiser, which takes this many `steps`. `trained`, if known, names the parameters that
+    required a gradient when the module was made. Without `has_forward_mode`, the Jacobian is judged without forward mode.
+    A layer that `needs_graph`, since it takes gradients in its forward pass, is never called with gradients disabled.
+    One that `is_made_of_twin` computes what the sequential module does, which then gets inputs in the same memory orders.
+    If `initial` is given, the module was made from a sequential one whose parameters have these values, and has its part of them.
+    If `module` is the lab's wrapper of the user's module, `user_class` is the class of the latter, by which reports name it.
+    `pieces` has the pieces of fused parameters, by name. The tensors of these parameters in the space have an additional dimension,
+    which counts the pieces; if the pieces are of unequal size, they have the parts of the pieces in the order of the ranks instead.
+    ``other_batch(is_larger)`` is the space of inputs with a larger or a smaller batch, if the module takes those too.
     ``takes_evaluation_mode()`` is True if the module, which is in training mode, may be in evaluation mode for a while.
-    ``takes_order(order)`` is False of a memory order in which the sequential module takes no inputs, so that the layer need not either.
+    ``takes_order(order)`` is False for a memory order of inputs that the sequential module rejects, so that the layer may reject it too.
     """
 
     comm: Communicator
@@ -264,8 +263,8 @@ def constants_of(module: nn.Module) -> set[str]:
 def undeclared(module: nn.Module, parameters: Space, buffers: Space) -> list[str]:
     """List the differences between the module's parameters and buffers and those that the spaces name.
 
-    Each is a predicate of the module, such as "has no parameter w, ...". Spaces need not name constants (:func:`constants_of`). Of a
-    tensor that the module has under several names, one is enough.
+    Each is a predicate of the module, such as "has no parameter w, ...". Spaces need not name constants (:func:`constants_of`). For
+    a tensor that the module has under several names, one of them is enough.
     """
     constants = constants_of(module)
     faults = []

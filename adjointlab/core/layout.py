@@ -54,8 +54,8 @@ Window = tuple[int, int]
 class _Checked(tuple[Window, ...]):
     """The windows of one dimension, known to be pairs of integers none of which stops before it starts.
 
-    A layout that takes them over from another does not look at them again, and computes no hash: each of P simulated ranks makes its
-    own layouts, in which P windows stand.
+    A layout that takes them over from another does not check or hash them again: each of P simulated ranks makes its own layouts
+    of P windows.
     """
 
     @cached_property
@@ -66,9 +66,10 @@ class _Checked(tuple[Window, ...]):
         return self._hash
 
 
-# Neither refers to its layout, which has them: such a cycle would wait for a garbage collection, and a case makes many layouts.
+# Neither of the next two classes refers to the layout that owns it: such a cycle would wait for a garbage collection, and a case
+# makes many layouts.
 class _WindowsByRank(dict[int, tuple[Window, ...] | None]):
-    """The windows of a layout by rank, each found when it is first asked for; `None` for an inactive rank."""
+    """The windows of a layout by rank, each computed at its first use; `None` for an inactive rank."""
 
     def __init__(
         self, partition: Partition, windows: Sequence[Sequence[Window]], axes: Sequence[int | None]
@@ -90,7 +91,7 @@ class _WindowsByRank(dict[int, tuple[Window, ...] | None]):
 
 
 class _LocalShapes(dict[int, tuple[int, ...]]):
-    """The shapes of a layout's local tensors by rank, each found when it is first asked for."""
+    """The shapes of a layout's local tensors by rank, each computed at its first use."""
 
     def __init__(self, windows: _WindowsByRank, order: int) -> None:
         super().__init__()
@@ -108,7 +109,7 @@ class _LocalShapes(dict[int, tuple[int, ...]]):
 def balanced_cut(length: int, parts: int) -> tuple[int, ...]:
     """Return the boundaries 0 = c_0 <= ... <= c_parts = length; the first parts take one of the remainder each.
 
-    Raises `ValueError` for a negative length, and for no part.
+    Raises `ValueError` for a negative length, and for fewer than one part.
     """
     if length < 0 or parts < 1:
         raise ValueError(
@@ -131,7 +132,7 @@ class Layout(Drawable):
     empty, overlap, reach beyond the tensor and leave gaps.
 
     Raises `ValueError` for a partition of another order than the tensor, a negative side, a window that stops before it starts,
-    or a number of windows that does not match the partition; `TypeError` for what is not an integer.
+    or a number of windows that does not match the partition; `TypeError` for a value that is not an integer.
     """
 
     shape: tuple[int, ...]
@@ -181,8 +182,8 @@ class Layout(Drawable):
 
     @cached_property
     def _hash(self) -> int:
-        # Computed once, for it takes a step for each window. Without the axes: before Python 3.12 the hash of None differs between
-        # processes, and a layout that is pickled keeps its hash.
+        # Computed once, since it is linear in the number of windows. Without the axes: before Python 3.12 the hash of None differs
+        # between processes, and a layout that is pickled keeps its hash.
         return hash((self.shape, self.partition, self.windows))
 
     def __hash__(self) -> int:
@@ -246,10 +247,10 @@ class Layout(Drawable):
         )
 
     def window(self, rank: int) -> tuple[Window, ...] | None:
-        """Return the window of `rank` in every dimension, or `None` for an inactive rank; raise `TypeError` for what is not a whole number."""
+        """Return the window of `rank` in every dimension, or `None` for an inactive rank; raise `TypeError` unless it is a whole number."""
         try:
             return self._windows_by_rank[rank]
-        except TypeError:  # of what has no hash, such as a list
+        except TypeError:  # not hashable, such as a list
             return self._windows_by_rank[whole_number("rank", rank)]
 
     @cached_property
@@ -266,12 +267,12 @@ class Layout(Drawable):
 
     @cached_property
     def local_shapes(self) -> Mapping[int, tuple[int, ...]]:
-        """:meth:`local_shape` by rank, without a function that is called: every call of every operator asks for its own."""
+        """:meth:`local_shape` by rank, without the cost of a function call: every call of every operator looks one up."""
         return _LocalShapes(self._windows_by_rank, self.order)
 
     @shared_property
     def _holds_anything(self) -> bool:
-        """True if some local tensor has an element: in a grid, if each dimension has a window that is not empty."""
+        """True if some local tensor has an element, that is if each dimension has a window that is not empty."""
         return all(map(_held, self.windows))
 
     def local_size(self, rank: int) -> int:
@@ -305,7 +306,7 @@ class Layout(Drawable):
     def overlapping(self) -> tuple[bool, ...]:
         """For each partition dimension, True if some element is held at two or more indices along it.
 
-        Elements in padding count; where all local tensors are empty, none is held at all.
+        Elements in padding count. If all local tensors are empty, no element is held.
         """
         # A worker's box is a product of windows, so two boxes meet if their windows do in every tensor dimension. Along one partition
         # dimension only the tensor dimensions laid along it differ; there is at most one, and with none there are copies.
@@ -366,7 +367,7 @@ class Layout(Drawable):
 
     @property
     def workers_in_order(self) -> tuple[int, ...]:
-        """The ranks in row-major order of the tensor's dimensions, and last of those of copies: alike where windows are."""
+        """The ranks in row-major order of the tensor's dimensions, followed by those of copies, whatever the axes are."""
         along = [axis for axis in self.axes if axis is not None]
         copies = [axis for axis in range(self.partition.order) if axis not in along]
         order = [*along, *copies]
@@ -398,7 +399,7 @@ def _windows(windows: Sequence[Sequence[Window]]) -> tuple[tuple[Window, ...], .
 
 
 def _pairs(windows: tuple[Window, ...]) -> tuple[Window, ...]:
-    # All at once: P simulated ranks look at P windows each.
+    # Converted all at once, for speed: each of P simulated ranks converts P windows.
     starts, stops = zip(*windows, strict=True) if windows else ((), ())
     return tuple(zip(map(integer, starts), map(integer, stops), strict=True))
 

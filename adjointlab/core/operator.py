@@ -62,27 +62,27 @@ class Direction(StrEnum):
 
 
 class NotInSpace(ValueError):
-    """An operator returned something that is no element of the space it declares."""
+    """An operator returned something that is not an element of the space it declares."""
 
 
 class ParameterNotInSpace(NotInSpace):
-    """A parameter of a layer is no element of the space that the layer declares for it."""
+    """A parameter of a layer is not an element of the space that the layer declares for it."""
 
 
 class ParameterMisplaced(ParameterNotInSpace):
-    """A parameter of a layer holds other elements of the sequential one than its place says."""
+    """A rank holds elements of a layer's parameter that are not its part of the sequential one."""
 
 
 class OtherOutputs(NotInSpace):
-    """A module returned its outputs at other places, or under other keys, than the sequential one."""
+    """A module returned its outputs at different indices, or under different keys, than the sequential one."""
 
 
 class WrongClaim(NotInSpace):
-    """A tensor says of itself what is not so, such as a shape that its parts do not make up."""
+    """A tensor's metadata is wrong, such as a global shape that its local parts do not make up."""
 
 
 class AdjointProperty:
-    """A property whose place an attribute of user code may take, as in ``self.H = 3``, which Python refuses of a `property`."""
+    """A property that an instance attribute of user code may replace, as in ``self.H = 3``; Python's `property` refuses that."""
 
     def __init__(self, compute: Callable[[Any], LinearOperator]) -> None:
         self._compute, self.__doc__ = compute, compute.__doc__
@@ -112,8 +112,8 @@ class LinearOperator(Drawable, ABC):
       the integers with which the lab tests, so that no sum of them is rounded. `None` means unknown: only the test with a
       tolerance applies, as it does where the images of integers are fractions.
     - `fan_in` bounds the number of terms summed for any output, which sets that tolerance. `None` means unknown.
-    - `rounding` is the error of its results relative to the largest, if that is more than rounding: for an iterative solver, its
-      tolerance times the condition number. The tests then allow for it, and none is exact. `None` means rounding only.
+    - `rounding` is the error of its results relative to the largest, if that exceeds the rounding error: for an iterative solver,
+      its tolerance times the condition number. All tests then allow for it, and none is exact. `None` means rounding only.
     - `batched`: the operator takes local tensors with an extra trailing dimension, a batch of b >= 1 arguments, and returns the
       batch of results. On an inactive rank a batch has the shape (*layout.local_shape(rank), b), without elements. The
       lab then probes many basis vectors at once.
@@ -124,8 +124,8 @@ class LinearOperator(Drawable, ABC):
     A rank that is inactive in the partition of a result returns a tensor without elements, or `None`.
 
     The lab checks two more forms if an operator has them. If `forward` and `adjoint` both have a
-    keyword `out` with the default `None`, that is row-major memory for the result (a tuple if there are several), which
-    is overwritten and returned; a rank that is inactive in the result's partition passes none. If there are `forward_`
+    keyword `out` with the default `None`, they overwrite and return `out`, row-major memory for the result (a tuple for
+    several results); a rank that is inactive in the result's partition passes none. If there are `forward_`
     and `adjoint_`, and both spaces have the same layouts, these work in the memory of their arguments and return it.
     """
 
@@ -151,8 +151,8 @@ class LinearOperator(Drawable, ABC):
         """Return the program that defines the operator, or `None` where there is none.
 
         Its inputs are the buffers of the domain and its outputs those of the codomain
-        (:func:`adjointlab.core.program.buffers`). Its adjoint is mechanical. That is the adjoint for the Euclidean pairing of all
-        memory, which is not the pairing of invariant spaces; an operator on such spaces returns both directions.
+        (:func:`adjointlab.core.program.buffers`). Its mechanical adjoint is the adjoint for the Euclidean pairing of all memory.
+        The pairing of invariant spaces is another one, so an operator on such spaces returns the programs of both directions.
         """
         return None
 
@@ -195,19 +195,19 @@ class LinearOperator(Drawable, ABC):
         """
         forward, rank = partial(apply_forward, self), self.comm.Get_rank()
         linear_map = LinearMap(self.domain, self.codomain, forward, rank, library, self.batched)
-        # Each rank has a share of each pairing, and the pairing is their sum (:func:`~adjointlab.core.bases.coordinates`).
+        # Each rank contributes a term to each pairing (:func:`~adjointlab.core.bases.coordinates`).
         return sum_of_ranks(self.comm, linear_map.contributions(range(self.domain.dimension)))
 
 
 class CompositeOperator(LinearOperator):
     """An operator made of others, its `parts`, which prints as an expression in their symbols.
 
-    Its bounds `gain` and `fan_in` are `combine` of those of the parts, or unknown where one of these is; its `rounding` is their sum.
-    Raises `ValueError` where the parts' communicators have different numbers of ranks.
+    `combine` computes its bounds `gain` and `fan_in` from those of the parts; a bound is unknown if that of a part is. Its
+    `rounding` is the sum of theirs. Raises `ValueError` if the parts' communicators have different numbers of ranks.
     """
 
     precedence: int = 3
-    """The precedence of the expression that it prints as: 3 of a factor, 2 of a product, 1 of a sum, 0 of a direct sum."""
+    """The precedence of the printed expression: 3 for a factor, 2 for a product, 1 for a sum, 0 for a direct sum."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class CompositeOperator(LinearOperator):
 
     @property
     def part(self) -> LinearOperator:
-        """The operator that a composition of one is made of."""
+        """The only part of a composite that has one."""
         (part,) = self.parts
         return part
 
@@ -239,7 +239,7 @@ class CompositeOperator(LinearOperator):
 class AdaptedOperator(LinearOperator):
     """An operator whose directions are functions of user code.
 
-    `without_graph` are the numbers of outputs that had no graph in the last adjoint: of code that torch differentiates.
+    For code that torch differentiates, `without_graph` holds the indices of the outputs that had no graph in the last adjoint.
     """
 
     without_graph: frozenset[int] = frozenset()
@@ -250,14 +250,14 @@ class AdaptedOperator(LinearOperator):
 
 
 def implementation(operator: LinearOperator, direction: Direction) -> Callable[..., Any]:
-    """Return the function that a direction executes, which reports name."""
+    """Return the function that a direction executes, by which reports name it."""
     if isinstance(operator, AdaptedOperator):
         return operator.function(direction)
     return cast("Callable[..., Any]", getattr(type(operator), direction))
 
 
 def has_program(operator: LinearOperator) -> bool:
-    """Return True if the class of an operator, or of each of its parts, defines it by a program, whose coefficients are integers."""
+    """Return True if the class of an operator, or of each of its parts, defines it by a program, so that its coefficients are integers."""
     if isinstance(operator, CompositeOperator):
         return all(map(has_program, operator.parts))
     return type(operator).specification is not LinearOperator.specification
@@ -304,7 +304,7 @@ class ProductOperator(CompositeOperator):
             for entering, leaving in zip(left.domain.tensors, right.codomain.tensors, strict=True)
         }
         codomain = (replace(tensor, name=self._renamed(tensor.name)) for tensor in left.codomain.tensors)
-        # Bounds multiply: B makes values at most gain(B) times as large, and A these at most gain(A) times as large again.
+        # Bounds multiply: B enlarges values at most by gain(B), and A enlarges those at most by gain(A).
         super().__init__(right.domain, Space(*codomain), left, right, combine=prod)
 
     def forward(self, *x: Array) -> Result:
@@ -333,8 +333,8 @@ class ProductOperator(CompositeOperator):
 
     def _renamed(self, name: str) -> str:
         """Return the name that A's buffer `name` has in the product's programs."""
-        # Those that A starts from are called as B leaves them. All others get one prime more than any of these has, so that they differ
-        # from B's buffers, also where B is a product whose own buffers have primes.
+        # A's inputs have the names of B's outputs. All other buffers get one prime more than any of those names has, so that they
+        # differ from B's buffers, even if B is a product whose buffers have primes already.
         if name in self._names:
             return self._names[name]
         primes = max((len(known) - len(known.rstrip("′")) for known in self._names.values()), default=0)
@@ -348,7 +348,7 @@ class ProductOperator(CompositeOperator):
 
     @property
     def factors(self) -> tuple[LinearOperator, ...]:
-        """The operators that are applied, in the order in which the product is written: the last one first."""
+        """The factors in the order in which the product is written: the last one to be applied comes first."""
         left, right = (part.factors if isinstance(part, ProductOperator) else (part,) for part in self.parts)
         return left + right
 
@@ -419,23 +419,23 @@ def _apply(
     rank = operator.comm.Get_rank()
     batch = _batch_of(source, arguments, rank)
     outputs = as_tuple((operator.forward if direction is Direction.FORWARD else operator.adjoint)(*arguments))
-    # A communicator of the lab's worlds wants to know where user code ends: what follows is the lab's.
+    # The communicators of the lab's worlds record where user code ends.
     if (note_return := getattr(operator.comm, "note_return", None)) is not None:
         note_return(implementation(operator, direction))
     return results_in(target, outputs, rank, arguments, direction, batch)
 
 
 def _batch_of(source: Space, arguments: Sequence[Array], rank: int) -> tuple[int, ...]:
-    """Return the shape of the batch in which the arguments come on `rank`, () where they come in none."""
-    # Arguments that are wrong are the operator's to refuse: here they only say whether a batch must come back. No look-up of
-    # library or layout for one that is of too low an order to be one.
+    """Return the batch shape of the arguments on `rank`, () if they are not batched."""
+    # The operator rejects wrong arguments; here they only determine whether the result must be a batch. An argument whose order
+    # is too low for a batch needs no look-up of library and layout.
     may_be_batch = bool(arguments) and getattr(arguments[0], "ndim", 0) > len(source.tensors[0].layout.shape)
     is_batch = may_be_batch and arrays.is_array(arguments[0])
     return batch_shape(source.tensors[0], arguments[0], rank) if is_batch else ()
 
 
 def _of_part(direction: Direction, part: LinearOperator, arguments: Sequence[Array]) -> Result:
-    """Return what a direction of a part returns, for a composition to go on with: arrays, where an inactive rank returns `None`."""
+    """Apply a direction of a part; replace each `None` that an inactive rank returns by an empty array, for the next operation."""
     is_forward = direction is Direction.FORWARD
     returned = (part.forward if is_forward else part.adjoint)(*arguments)
     outputs = as_tuple(returned)
@@ -455,9 +455,9 @@ def results_in(
     what: str,
     batch: tuple[int, ...] = (),
 ) -> tuple[A, ...]:
-    """Return the outputs of a call of `what` with `arguments`, or a batch of them, if `target` holds them.
+    """Return the `outputs` of `what` for `arguments`, which may come in a `batch`, as elements of `target`.
 
-    A worker that is not in a tensor's partition may return `None` for it. Raises :class:`NotInSpace` if `target` does not hold them.
+    A worker that is not in a tensor's partition may return `None` for it. Raises :class:`NotInSpace` if they are not in `target`.
     """
     if len(outputs) != len(target.tensors):
         raise NotInSpace(
@@ -479,7 +479,7 @@ def results_in(
 def _completed(
     outputs: Sequence[A | None], target: Space, rank: int, batch: tuple[int, ...], arguments: Sequence[A]
 ) -> tuple[A, ...]:
-    """The outputs, with tensors without elements in the place of `None`, in the memory of the arguments."""
+    """Replace each output that is `None` by a tensor without elements, in the memory of the arguments."""
     given = [array for array in (*arguments, *outputs) if array is not None]
     like = given[0] if given else cast(A, np.empty(0))
     return tuple(
@@ -491,7 +491,7 @@ def _completed(
 
 
 def written(operator: LinearOperator, precedence: int) -> str:
-    """Return `operator` as a part of an expression is written, in parentheses if its precedence is lower than `precedence`."""
+    """Return `operator` as text in a larger expression, in parentheses if its precedence is lower than `precedence`."""
     return f"({operator})" if precedence_of(operator) < precedence else str(operator)
 
 
@@ -501,7 +501,7 @@ def precedence_of(operator: LinearOperator) -> int:
 
 
 def both_directions(programs: Program | tuple[Program, Program]) -> tuple[Program, Program]:
-    """Return the programs of forward and adjoint, from what a specification is."""
+    """Return the programs of forward and adjoint from a specification, which is one program or both."""
     return programs if isinstance(programs, tuple) else (programs, programs.adjoint())
 
 
@@ -528,23 +528,23 @@ def specification_of(operator: LinearOperator) -> Program | tuple[Program, Progr
 
 def as_tuple(value: Any) -> tuple[Any, ...]:
     """Return what a function or module returned, one tensor or several, as a tuple."""
-    # Not `tuple | list`, a type that is made anew whenever it is tested.
+    # Not `tuple | list`, which would create a union type at each call.
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
 def _for_each(function: Callable[..., Array], *values: Result) -> Result:
-    """Apply `function` to each local tensor of the values: one array where they are one, else a tuple."""
+    """Apply `function` to each local tensor of the values; return an array if they are arrays, else a tuple."""
     results = tuple(map(function, *map(as_tuple, values)))
     return results if isinstance(values[0], tuple | list) else results[0]
 
 
 def _add(x: Array, y: Array) -> Array:
-    """Return x + y; of two zero-volume tensors, whose shapes may differ on an inactive rank, the first."""
+    """Return x + y, or x if both have no elements: on an inactive rank their shapes may differ."""
     return x if 0 in x.shape and 0 in y.shape else arrays.add(x, y)
 
 
 def _number(scalar: SupportsComplex) -> int | float | complex:
-    """Return `scalar` as the narrowest of Python's numbers: unlike NumPy's scalars, these change no array's element type."""
+    """Return `scalar` as the narrowest Python number: unlike NumPy's scalars, it does not change an array's element type."""
     if isinstance(scalar, Integral):
         return int(scalar)
     if isinstance(scalar, Real):

@@ -40,9 +40,9 @@ def shared_property(compute: Callable[[S], R]) -> cached_property[R]:
 
     Its value must follow from what equality compares, and nobody may change it.
     """
-    # Every rank describes the whole operator: partitions, layouts and spaces of P ranks, whose properties take P steps. Where
-    # P ranks are simulated in one process that would be P**2 steps; so equal objects share one result. The lock that a cached_property
-    # holds for all instances up to Python 3.11 [cpython-87634] does no harm, since nothing that is computed so communicates.
+    # Every rank describes the whole operator: partitions, layouts and spaces of P ranks, whose properties take P steps. With
+    # P ranks simulated in one process that would be P**2 steps; so equal objects share one result. The lock that a cached_property
+    # holds for all instances up to Python 3.11 [cpython-87634] does no harm, since no such computation communicates.
     return cached_property(lru_cache(compute))
 
 
@@ -65,7 +65,7 @@ def whole_number(name: str, value: object) -> int:
 
 
 def entries(name: str, values: Iterable[E], wanted: str) -> tuple[E, ...]:
-    """Return `values` as a tuple; raise `TypeError`, naming the argument and what they should be, where they are no list."""
+    """Return `values` as a tuple; raise `TypeError`, naming the argument and what they should be, if they are not a list."""
     given: object = values
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise TypeError(f"{name}: {given!r} is not a list of {wanted}")
@@ -80,7 +80,7 @@ class Partition:
     a rank that is not listed is *inactive*. A partition is pure data, the same on every rank.
 
     Raises `ValueError` for a side below 1, a negative or repeated rank, or a grid that does not match its ranks; `TypeError` for
-    what is not an integer.
+    a value that is not an integer.
     """
 
     shape: tuple[int, ...]
@@ -100,7 +100,7 @@ class Partition:
         return hash((self.shape, self.ranks))
 
     def __hash__(self) -> int:
-        return self._hash  # computed once: it is needed often, and takes a step for each rank
+        return self._hash  # computed once: it is needed often, and is linear in the number of ranks
 
     @property
     def order(self) -> int:
@@ -223,7 +223,7 @@ def _natural(size: int) -> tuple[int, ...]:
     return tuple(range(size))
 
 
-@lru_cache(maxsize=64)  # it takes a step for each worker, and every rank asks
+@lru_cache(maxsize=64)  # linear in the number of workers, and called by every rank
 def _subpartitions(partition: Partition, along: tuple[int, ...]) -> tuple[Partition, ...]:
     dims = range(partition.order)
     fixed = [dim for dim in dims if dim not in along]

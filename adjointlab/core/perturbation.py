@@ -1,4 +1,4 @@
-"""Torch's operations with errors in the last places of their arguments and results, by which rounding is measured."""
+"""Errors in the last places of the arguments and results of torch's operations, to measure the effect of rounding."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from adjointlab.core.rounding import is_unperturbed
 __all__ = ["Perturbation"]
 
 _SPARE_BITS = 4
-"""Integers that leave so many bits of the significand unused are taken for exact."""
+"""Integers that leave this many bits of the significand unused count as exact."""
 
 _TRAILING_ZEROS = 8
-"""So are numbers whose significands end in so many zeros, as sums of products of integers times powers of two do; none of bfloat16, which has so many digits."""
+"""Numbers whose significands end in this many zeros count as exact too, such as sums of products of integers, times a power of two.
+
+None of bfloat16 does: its significand has no more bits.
+"""
 
 _COARSE = 2.0**-11
-"""A unit in the last place of a number near 1 that is larger is that of a narrow type: float16 or bfloat16."""
+"""A type whose unit in the last place of 1 is larger is narrow: float16 or bfloat16."""
 
 _LESS = 8.0
-"""Errors in narrow types are smaller by this factor. Eight units of bfloat16 are 6%: after a few operations they would hide a factor of two."""
+"""Factor by which errors in narrow types are smaller. Eight units of bfloat16 are 6%: a few operations later they hide a factor of two."""
 
 _MOVES = frozenset(
     name
@@ -41,7 +44,7 @@ _MOVES = frozenset(
     )
     for name in line.split()
 )
-"""Operations of torch's that move or select values, or make constants, without the underscore of those in place."""
+"""Torch operations that move or select values, or make constants, without the underscore of in-place variants."""
 
 _FUSED = frozenset(
     [
@@ -58,39 +61,40 @@ _FUSED = frozenset(
         "_softmax_backward_data",
     ]
 )
-"""Operations that take differences of their own, such as 1 + erf(x), or add up terms that may cancel, whose rounding no error of arguments
-and results shows.
+"""Fused operations that take differences internally, such as 1 + erf(x), or add terms that may cancel.
 
-They are perturbed step by step, in torch's own decomposition.
+Errors in their arguments and results do not show the effect of rounding such terms, so they are perturbed step by step, in torch's
+decomposition.
 """
 
 _ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
-"""One that is perturbed step by step too, but that its backward pass takes what the kernel itself leaves."""
+"""Also perturbed step by step, except for the values that the kernel saves for its backward pass."""
 
 _SOFTMAX: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "_softmax": lambda result, error: result * error.exp(),
     "_log_softmax": lambda result, error: result + error,
 }
-"""Operations of x with the logarithm l of the sum of exponentials, by how an error of x - l changes their results.
+"""Softmax operations, with the effect of an error of x - l on the result, where l is the logarithm of the sum of exponentials of x.
 
-Others compute them so, as attention does block by block. Where x is large, this rounds more than torch's own way, which takes off the largest x.
+Other implementations compute x - l, as attention does block by block. For large x this rounds more than torch's own
+implementation, which subtracts the largest x.
 """
 
 _LARGEST_ERROR = 30.0
-"""Bound of such an error, by which nothing of a result is left: its exponential is still a number in all types but float16."""
+"""Bound on such an error, which leaves nothing of a result; its exponential is still finite in all types but float16."""
 
 _SIGNIFICANDS = {torch.float32: (torch.int32, 23), torch.float64: (torch.int64, 52)}
-"""Integers as wide as a floating-point type, and how many of its bits are the significand's."""
+"""For each floating-point type, the integer type of the same width and the number of bits of the significand."""
 
 _STATISTICS = frozenset({"running_mean", "running_var"})
-"""Arguments that batch normalisations of torch's write into though their schemas do not say so."""
+"""Arguments that torch's batch normalisations write into although their schemas do not say so."""
 
 
 class Perturbation(TorchDispatchMode):
-    """Context in which operations of this thread have arguments and results that are wrong by up to `error` units in the last place.
+    """Context that perturbs the arguments and results of this thread's operations by up to `error` units in the last place.
 
-    The errors are random, and the same for equal samples. With `spares_integers` small integers have none, nor numbers of few binary digits,
-    but in normalisations. A unit in the last place is that of the value's own type, or the relative one given as `least`, if that is larger.
+    The errors are random, and the same for equal samples. With `spares_integers`, small integers and numbers of few binary digits
+    have none, except in normalisations. The relative size of a unit is that of the value's type, or `least` if that is larger.
     """
 
     def __init__(self, sample: int, error: float, spares_integers: bool, least: float = 0.0) -> None:
@@ -102,13 +106,13 @@ class Perturbation(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Else torch imports its compiler, which takes seconds, to keep it from compiling what is below.
+        # If True, torch would import its compiler, which takes seconds, to keep it from compiling code below.
         return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        # A tensor that wraps others does it by operations of these, which come here.
+        # A tensor that wraps others runs operations on those, which are dispatched here in turn.
         if any(each.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for each in types):
             return NotImplemented
         kwargs, operation = kwargs or {}, _operation(func)
@@ -127,17 +131,17 @@ class Perturbation(TorchDispatchMode):
             return result
         with self:
             output, _ = decomposition_table[func](*args, **kwargs)
-        # The other is the logarithm, which the backward pass of the kernel takes.
+        # The others include the logarithm of the sum of exponentials, which the backward pass of the kernel reads.
         return output, *result[1:]
 
     def _at_once(
         self, func: Any, operation: _Operation, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """The result of an operation whose arguments have errors, and which has errors itself."""
+        """Run an operation in one step, with errors in its arguments and in its result."""
         elementwise = operation.is_elementwise
         spares_integers = self.spares_integers and not operation.normalises
         written = operation.written(args, kwargs)
-        # What is written has to be found in these very tensors.
+        # Tensors that are written into must be passed as they are: the caller reads the result there.
         kept = {id(each) for each in (*written, *operation.statistics(args, kwargs))}
 
         def perturbed(value: torch.Tensor) -> torch.Tensor:
@@ -153,22 +157,22 @@ class Perturbation(TorchDispatchMode):
         return _mapped(perturbed, result)
 
     def _error_of_logarithm(self, result: torch.Tensor, x: torch.Tensor, dim: int) -> torch.Tensor:
-        """The error of the logarithm of a sum of exponentials of x, in the type of the `result` of a softmax."""
+        """Return an error of the logarithm of the sum of exponentials of x, in the type of the `result` of a softmax."""
         if not x.numel():
             return torch.zeros_like(result)
         largest = x.to(result.dtype).amax(dim, keepdim=True)
         errors = self.relative_errors(largest, elementwise=False, spares_integers=False)
-        # The logarithm is nearly the largest x, where that is large. Of an infinity nothing can be wrong.
+        # The logarithm is nearly the largest x, if that is large. An infinity has no error.
         error = (largest * errors).nan_to_num(0.0, posinf=0.0, neginf=0.0)
         return error.clamp(-_LARGEST_ERROR, _LARGEST_ERROR)
 
     def unseen(self, value: torch.Tensor, *, elementwise: bool) -> torch.Tensor:
-        """A value of an operation that torch does not see."""
+        """Perturb a value of an operation that torch does not dispatch."""
         with _disable_current_modes():
             return self.wrong(value, elementwise, self.spares_integers)
 
     def wrong(self, value: torch.Tensor, elementwise: bool, spares_integers: bool) -> torch.Tensor:
-        """The value with errors; those of the real and the imaginary part of a complex number are independent."""
+        """Return the value with errors; those of the real and the imaginary part of a complex number are independent."""
         if value.is_complex():
             parts = torch.view_as_real(value.resolve_conj())
             return torch.view_as_complex(self.wrong(parts, elementwise, spares_integers))
@@ -184,26 +188,29 @@ class Perturbation(TorchDispatchMode):
         return wrong + torch.where(is_subnormal, errors * smallest_normal, 0.0)
 
     def relative_errors(self, value: torch.Tensor, elementwise: bool, spares_integers: bool) -> torch.Tensor:
-        """Errors of a real value relative to its elements: of equal elements equal ones, or independent ones."""
+        """Return errors of a real value relative to its elements: if `elementwise` equal for equal elements, else independent."""
         if elementwise:
             fractions = self._hashed(value)
         else:
-            # On the host, whose generator gives the same numbers for a value that lies on a device.
+            # On the host, so that a value on a device gets the same errors.
             drawn = torch.empty(value.shape, dtype=torch.float32)
             fractions = drawn.uniform_(-1.0, 1.0, generator=self.generator).to(value.device)
         epsilon = max(torch.finfo(value.dtype).eps, self.least)
         largest = self.error * epsilon / (_LESS if epsilon > _COARSE else 1)
-        # In the value's own precision, where an infinity stays one.
+        # In the value's precision, in which an infinity stays infinite.
         errors = fractions.mul_(largest).to(value.dtype)
         if spares_integers:
-            errors[_is_exact(value, epsilon)] = 0.0
+            is_exact = _is_exact(value, epsilon)
+            # An operation that is not elementwise may add the elements. Partial sums of exact and rounded terms are rounded relative to
+            # the largest term, so none is exact unless all are.
+            errors[is_exact if elementwise else is_exact.all().expand_as(is_exact)] = 0.0
         return errors
 
     def _hashed(self, value: torch.Tensor) -> torch.Tensor:
-        """Numbers from -1 to 1 as by chance, equal for elements that are equal but for sign and powers of two.
+        """Return pseudo-random numbers from -1 to 1, equal for elements that differ only in sign or by a power of two.
 
-        By multiplying the bits of the significand with a large odd number, where the highest bits of the product are lost. Of an infinity too,
-        such as the score of a masked key: a NaN would allow for any difference.
+        Multiplies the bits of the significand by a large odd number, which drops the highest bits of the product. An infinity, such
+        as the score of a masked key, gets a number too: a NaN would allow for any difference.
         """
         wide = value.resolve_neg() if value.dtype in _SIGNIFICANDS else value.float()
         integers, digits = _SIGNIFICANDS[wide.dtype]
@@ -214,13 +221,13 @@ class Perturbation(TorchDispatchMode):
 
 
 def _has_subnormal(value: torch.Tensor) -> bool:
-    """Return True if a number between zero and the smallest normal one is among the elements: one that is nearer to half of this than both are."""
+    """Return True if an element lies between zero and the smallest normal number: it is closer to half of that number than both are."""
     half = torch.finfo(value.dtype).smallest_normal / 2
     return float(value.abs().sub_(half).abs_().amin()) < half
 
 
 def _is_exact(value: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """True for elements that no operation has rounded, but by chance."""
+    """True for elements that look exact: a rounded number does so only by chance."""
     size = value.abs()
     is_small_integer = (size <= 2.0**-_SPARE_BITS / epsilon).logical_and_(value == value.round())
     leading = torch.frexp(value.double()).mantissa.mul_(2.0 ** (1 - _TRAILING_ZEROS) / epsilon)
@@ -230,19 +237,19 @@ def _is_exact(value: torch.Tensor, epsilon: float) -> torch.Tensor:
 
 
 class _Operation(NamedTuple):
-    """An operation of torch's, as its name, tags and schema describe it."""
+    """A torch operation as described by its name, tags and schema."""
 
     name: str
     moves: bool  # or selects values, makes constants, or gives a view
     is_fused: bool
-    is_composite: bool  # and so taken apart before it comes here, but in torch's own decompositions
+    is_composite: bool  # decomposed before it is dispatched here, except in torch's own decompositions
     is_elementwise: bool
     normalises: bool
     arguments: tuple[str, ...]
     written_arguments: frozenset[str]
 
     def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-        """The tensors that it writes into, as its schema says."""
+        """The tensors that it writes into according to its schema."""
         return self._tensors(self.written_arguments, args, kwargs)
 
     def statistics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
@@ -266,7 +273,7 @@ class _Operation(NamedTuple):
         return found
 
 
-@cache  # a few of torch's, and each is called thousands of times
+@cache  # few operations, each of which is called thousands of times
 def _operation(func: Any) -> _Operation:
     schema = func._schema
     name = schema.name.split("::")[1].rstrip("_")
@@ -289,7 +296,7 @@ def _operation(func: Any) -> _Operation:
 
 
 def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """The argument or result of an operation with `function` applied to its tensors, which lie in lists and tuples at most."""
+    """Apply `function` to all tensors in an argument or result of an operation, also in lists and tuples."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, list | tuple):
@@ -302,6 +309,6 @@ def _is_rounded(value: torch.Tensor) -> bool:
     return (
         is_differentiable(value)
         and value.numel() > 0
-        # Torch's own stand-ins for zeros have no memory, nor those by which it finds the shape of a sum with them.
+        # Torch's zero tensors have no memory, nor have the meta tensors by which it finds the shape of a sum with them.
         and not (value._is_zerotensor() or value.is_meta)
     )

@@ -110,7 +110,7 @@ class Region:
     @property
     def index(self) -> tuple[slice | EllipsisType, ...]:
         """The region as an index of its buffer, which gives a view."""
-        # The ellipsis makes it a view in a buffer of order 0 too, which () would read as a scalar, and keeps a batch dimension.
+        # The ellipsis keeps a batch dimension, and gives a view of a buffer of order 0, where () would give a scalar.
         return (*(slice(start, stop) for start, stop in self.slices), ...)
 
     def overlaps(self, other: Region) -> bool:
@@ -235,14 +235,14 @@ class Program(Drawable):
             if problem := _entered(scope, buffer):
                 raise ValueError(f"inputs: {problem}")
         for position, step in enumerate(self.steps):
-            # The text of a step takes longer than to look at it.
+            # The text of a step is made only for the error: that takes longer than the check.
             if problem := _taken(step, scope):
                 raise ValueError(f"step {position}, {step}: {problem}")
         return tuple(sorted(scope.values(), key=attrgetter("rank", "name")))
 
     def adjoint(self) -> Program:
         """Return the adjoints of the generators in reversed order."""
-        # Valid without another look: where a step leads from one scope to another, its adjoint leads back.
+        # Needs no validation: if a step leads from one scope to another, its adjoint leads back.
         reversed_program = object.__new__(Program)
         vars(reversed_program).update(
             inputs=self.outputs,
@@ -286,7 +286,7 @@ class Program(Drawable):
 
     def matrix(self) -> NumpyArray:
         """Return the matrix of shape (elements of the outputs, elements of the inputs), buffers in their order, row-major."""
-        # The program runs once, on the batch of all basis vectors: a batch dimension as long as the inputs have elements.
+        # The program runs once, on the batch of all basis vectors.
         width = sum(buffer.size for buffer in self.inputs)
         scope, start = {}, 0
         for buffer in self.inputs:
@@ -302,13 +302,13 @@ class Program(Drawable):
     def gain(self) -> int:
         """Return the largest absolute row sum over all intermediates, forward and adjoint, at least 1.
 
-        No generator has a negative coefficient, so it is the largest value that comes up where all inputs are 1.
+        No generator has a negative coefficient, so it is the largest value that occurs if all inputs are 1.
         """
         return max(_largest(self), _largest(self.adjoint()))
 
     @property
     def movements(self) -> tuple[tuple[int | None, int, str], ...]:
-        """For each step the rank that sends, `None` where a rank works for itself; the rank that has the result; the step's text."""
+        """For each step: the rank that sends (`None` for a local step), the rank that has the result, and the step's text."""
         return tuple(_movement(step) for step in self.steps)
 
     def drawing(self) -> Drawing:
@@ -326,7 +326,7 @@ def buffers(space: Space) -> tuple[Buffer, ...]:
     return _buffers(tuple((tensor.name, tensor.layout, tensor.dtype) for tensor in space.tensors))
 
 
-# A space's are asked for by its specification, and by what holds the operator against that.
+# Called for each space by the specification, and again by the check that compares the operator with it.
 @lru_cache(maxsize=64)
 def _buffers(tensors: tuple[tuple[str, Layout, str], ...]) -> tuple[Buffer, ...]:
     # Sorted as a program sorts its inputs and outputs, so that the two can be compared as tuples.
@@ -367,7 +367,7 @@ def _movement(step: Generator) -> tuple[int | None, int, str]:
 
 
 def _taken(step: object, scope: dict[tuple[int, str], Buffer]) -> str:
-    """Take a step that allocates or deallocates in `scope`; return what is wrong with the step, if anything."""
+    """Allocate or deallocate in `scope` as a step does; return what is wrong with the step, "" for a valid one."""
     match step:
         case Allocate(buffer):
             return _entered(scope, buffer)
@@ -396,7 +396,7 @@ def _entered(scope: dict[tuple[int, str], Buffer], buffer: Buffer) -> str:
 
 
 def _not_in_scope(region: Region, scope: Mapping[tuple[int, str], Buffer]) -> str:
-    """Say why a region is none of a buffer in scope, if it is not."""
+    """Return the reason why a region is not part of a buffer in scope, "" if it is."""
     buffer = scope.get(region.key)
     if buffer is None:
         return f"there is no buffer {region.buffer}@{region.rank} in scope"
@@ -408,7 +408,7 @@ def _not_in_scope(region: Region, scope: Mapping[tuple[int, str], Buffer]) -> st
 
 
 def _unlike(source: Region, target: Region, scope: Mapping[tuple[int, str], Buffer]) -> str:
-    """Say why one region cannot be added to another, if it cannot."""
+    """Return the reason why one region cannot be added to another, "" if it can."""
     types = [scope[region.key].dtype for region in (source, target)]
     if types[0] != types[1]:
         return f"the buffers have the element types {' and '.join(types)}"
@@ -438,12 +438,12 @@ def _apply(
 
 
 def _largest(program: Program) -> int:
-    """Return the largest value that comes up where all inputs are 1."""
+    """Return the largest value that occurs if all inputs are 1."""
     scope = {(buffer.rank, buffer.name): np.ones(buffer.shape) for buffer in program.inputs}
     largest = 1.0
     for step in program.steps:
         _apply(step, scope, "float64")
-        # After each Add, not at the end only: an intermediate may be rounded that is cleared or deallocated later.
+        # After each Add, not only at the end: an intermediate that is cleared or deallocated later may be rounded too.
         if isinstance(step, Add):
             largest = np.max(scope[step.target.key][step.target.index], initial=largest)
     return int(largest)

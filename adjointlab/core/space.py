@@ -11,8 +11,8 @@ partial     summands of one value      replicated  sum_r <x_r, g>
 invariant   the same values            invariant   <x, g>, once
 ==========  =========================  ==========  ====================
 
-So the pairing is the Euclidean one over all memory, except that an invariant copy counts once. Which type is meant decides what
-the adjoint of a data movement is: an all-reduce from partial to invariant has the identity as its adjoint, one from varying
+So the pairing is the Euclidean one over all memory, except that an invariant copy counts once. The local types determine the
+adjoint of a data movement: an all-reduce from partial to invariant has the identity as its adjoint, one from varying
 to varying an all-reduce (docs/local-types.md).
 """
 
@@ -67,9 +67,9 @@ class LocalType(Enum):
         return f"LocalType.{self.name}"  # as Python reads it back
 
 
-# The dual of a space is where the gradient lies. If every rank goes on to use its copy in its own way (replicated), each has its own
-# contribution to the gradient, and only their sum means something (partial); and the other way round. If all use it in the same
-# way (invariant), the gradients are copies too.
+# Gradients lie in the dual of a space. If every rank goes on to use its copy differently (replicated), each has its own
+# contribution to the gradient, and only their sum has a meaning (partial); and vice versa. If all use it in the same way
+# (invariant), the gradients are copies too.
 _DUALS = {
     LocalType.VARYING: LocalType.VARYING,
     LocalType.REPLICATED: LocalType.PARTIAL,
@@ -82,11 +82,11 @@ _DUALS = {
 class Tensor:
     """One distributed tensor: a layout, an element type, and a local type for each dimension of its partition.
 
-    `dtype` is kept by its name. `types` defaults to varying everywhere, [Hewett21]'s view. Its entries may be strings. `name` names
-    the buffers of a specification; it does not matter for equality.
+    `dtype` is stored by its name. `types` defaults to varying everywhere, [Hewett21]'s view. Its entries may be strings. `name`
+    names the buffers of a specification; equality ignores it.
 
-    Raises `ValueError` for another number of types than the partition has dimensions, for a type other than varying along a
-    dimension whose workers hold different windows, and for an empty name; `TypeError` for what is not a layout, and for types in
+    Raises `ValueError` unless there are as many types as partition dimensions, for a type other than varying along a
+    dimension whose workers hold different windows, and for an empty name; `TypeError` if `layout` is not a Layout or `types` is
     one string.
     """
 
@@ -151,11 +151,10 @@ class Tensor:
         }
 
     def fits(self, other: Tensor) -> bool:
-        """Return True if the local tensors of one are those of the other, on whatever grids their partitions are.
+        """Return True if the local tensors of one are those of the other, whatever the grids of their partitions.
 
-        They are if every rank holds the same window of a global tensor of the same shape and element type, and copies mean the
-        same. Two tensors on different grids can be alike: the grids may differ in sides of 1, or list the same ranks in
-        another shape.
+        They are if every rank holds the same window of a global tensor of the same shape and element type, and copies have the
+        same meaning. The grids may differ in sides of 1, or list the same ranks in another shape.
         """
         given: object = other
         if not isinstance(given, Tensor):
@@ -175,7 +174,7 @@ class Tensor:
     def copy_key(self, rank: int) -> int:
         """Number the copies of an element: the grid index of an active rank along the dimensions where copies differ.
 
-        They differ along a dimension whose ranks hold values of their own for one element.
+        They differ along a dimension whose ranks may hold different values for the same element.
         """
         known = self._copy_keys.get(rank)
         return known if known is not None else self._numbered(rank)
@@ -192,7 +191,7 @@ class Tensor:
 
     @cached_property
     def _copy_keys(self) -> dict[int, int]:
-        """Copy keys by rank, of those that were asked for."""
+        """Cache of the copy keys, by rank."""
         return {}
 
     def __str__(self) -> str:
@@ -226,7 +225,7 @@ def _local_types(types: Sequence[LocalType | str]) -> tuple[LocalType, ...]:
 
 
 def check_name(name: object) -> None:
-    """Raise `TypeError` for a tensor's name that is not a string, and `ValueError` for an empty one, which reports could not say."""
+    """Raise `TypeError` for a tensor's name that is not a string, and `ValueError` for an empty one, which reports could not print."""
     if not isinstance(name, str):
         raise TypeError(f"name: {name!r} is not a string")
     if not name:
@@ -234,11 +233,11 @@ def check_name(name: object) -> None:
 
 
 def _refuse_others(tensors: Sequence[Tensor], dtype: str, types: tuple[LocalType, ...]) -> None:
-    """Raise `ValueError` for an element type or local types that are given for no layout, and that a tensor does not have."""
+    """Raise `ValueError` if a tensor differs from an element type or local types that were given although no layout needs them."""
     for tensor in tensors:
         if types and tensor.types != types:
             given = f"types={[entry.value for entry in types]}"
-        elif dtype not in (tensor.dtype, "float64"):  # the default says nothing
+        elif dtype not in (tensor.dtype, "float64"):  # the default may not have been given
             given = f"dtype={dtype!r}"
         else:
             continue
@@ -247,19 +246,20 @@ def _refuse_others(tensors: Sequence[Tensor], dtype: str, types: tuple[LocalType
         )
 
 
-# Every rank makes the same ones, and what has been worked out for one object is there for the next rank.
+# Every rank makes equal tensors; as one object they share what it caches.
 @lru_cache(maxsize=64)
 def _tensor(layout: Layout, dtype: str, types: tuple[LocalType, ...], name: str) -> Tensor:
     return Tensor(layout, dtype, types, name)
 
 
-@lru_cache(maxsize=64)  # it takes a step for each rank, and every rank asks when it composes operators
+@lru_cache(maxsize=64)  # linear in the number of ranks, and every rank calls it when it composes operators
 def _are_alike(tensor: Tensor, other: Tensor) -> bool:
     layout, other_layout = tensor.layout, other.layout
     return (
         (tensor.dtype, layout.shape) == (other.dtype, other_layout.shape)
         and all(layout.window(rank) == other_layout.window(rank) for rank in layout.partition.ranks)
-        # What varying ranks hold follows from their windows, which have been compared. The groups of any type have all ranks.
+        # The values of varying ranks follow from their windows, which have been compared. The groups of any type contain all ranks,
+        # so this compares the sets of ranks too.
         and all(
             _groups_of_type(tensor, local_type) == _groups_of_type(other, local_type)
             for local_type in LocalType
@@ -282,10 +282,10 @@ class Space(Drawable):
     """The named tensors that an operator reads or writes, in order.
 
     ``Space(layout, dtype="float32")`` has one tensor; ``Space(Tensor(...), Tensor(...))`` has several. A layout among the
-    arguments stands for a tensor of the given dtype, by its name or as a type of NumPy, torch or JAX, and types.
+    arguments stands for a tensor with the given `types` and `dtype` (a name, or a type of NumPy, torch or JAX).
 
-    Raises `ValueError` for repeated names, and for a dtype or types beside tensors, which have their own; `TypeError` for what is
-    neither a layout nor a tensor.
+    Raises `ValueError` for repeated names, and for a dtype or types if all arguments are tensors, which have their own;
+    `TypeError` for an argument that is neither a layout nor a tensor.
     """
 
     tensors: tuple[Tensor, ...]
@@ -325,8 +325,8 @@ class Space(Drawable):
         """The space of a DTensor of global `shape` with `placements` on `mesh`, a DeviceMesh or the shape of one.
 
         ``Shard`` cuts as ``torch.chunk`` does. ``Replicate`` is invariant and ``Partial`` partial, as DTensor places gradients by
-        default (``docs/local-types.md``); a local type is a placement too, by its name, as in ``["replicated", Shard(0)]``. Raises
-        `ValueError` for placements that cannot hold the tensor.
+        default (``docs/local-types.md``). The name of a local type is accepted as a placement, as in ``["replicated", Shard(0)]``.
+        Raises `ValueError` for placements that cannot hold the tensor.
         """
         layout, types = placed(mesh, placements, shape)
         return cls(layout, dtype=dtype, types=types, name=name)
@@ -341,7 +341,7 @@ class Space(Drawable):
     @cached_property
     def dual(self) -> Space:
         """The space of cotangents."""
-        # Of all ranks. The names too are those of this space, though equality does not ask for them.
+        # Shared by all ranks. The names are a part of the key because equality of spaces ignores them.
         return _dual(self, tuple([tensor.name for tensor in self.tensors]))
 
     @property
@@ -383,10 +383,10 @@ class Space(Drawable):
 
     @shared_property
     def coordinate_rows(self) -> dict[tuple[int, int], slice]:
-        """By (position of the tensor, rank), the coordinates of an element to which that local tensor adds its entries.
+        """The coordinates of an element to which a local tensor adds its entries, by (position of the tensor, rank).
 
         Coordinates are the pairings with the basis of the dual. There is no entry for a local tensor that adds nothing: an empty
-        one, and an invariant copy other than the first.
+        one, or an invariant copy other than the first.
         """
         rows = {}
         for position, tensor in enumerate(self.tensors):
@@ -415,10 +415,10 @@ def _dual(space: Space, names: tuple[str, ...]) -> Space:
 
 
 def needs_messages(domain: Space, codomain: Space, *, goes_back: bool = True) -> bool:
-    """Return True if ranks without messages could only have constants somewhere in a result that these spaces declare.
+    """Return True if, without messages, some part of the result of a map between these spaces could only be constant.
 
-    A rank holds elements of a result, and nothing of the argument; or copies of a result are declared equal, and those ranks share
-    nothing of the argument. Either of a map from `domain` to `codomain`, or, if it `goes_back`, of its adjoint.
+    That is so if a rank holds elements of the result but none of the argument, or if copies of a result are declared equal on
+    ranks that share nothing of the argument. With `goes_back` the same is asked of the adjoint.
     """
     if _has_parts_from_elsewhere(domain, codomain):
         return True

@@ -49,7 +49,7 @@ _LARGEST_SIDE = {1: 12, 2: 6, 3: 4}
 def _require(smallest: int, /, **given: SupportsIndex) -> None:
     """Raise `TypeError` for an argument that is not a whole number, and `ValueError` for one below the smallest.
 
-    A number like 4.0 equals the whole one, and what is remembered for it would be drawn for that too.
+    A float such as 4.0 equals an integer, so a strategy cached for the one would be used for the other.
     """
     for name, value in given.items():
         if whole_number(name, value) < smallest:
@@ -60,8 +60,7 @@ def _require(smallest: int, /, **given: SupportsIndex) -> None:
 @st.composite
 def rank_orders(draw: DrawFn, ranks: int, size: int | None = None) -> tuple[int, ...]:
     """Draw `size` (default: all) distinct ranks of `ranks`: any subset, not starting at 0, strided, permuted."""
-    # Ranks are left out from the end, unless other positions are drawn, and kept in order, unless a permutation is: so the simplest
-    # result is 0, 1, 2, ...
+    # The simplest draws leave out the last ranks and keep the order, so that results shrink to 0, 1, 2, ...
     _require(0, ranks=ranks, size=0 if size is None else size)
     if size is not None and size > ranks:
         raise ValueError(f"size: {size} of {ranks} ranks cannot be drawn")
@@ -80,8 +79,8 @@ def partitions(
 ) -> Partition:
     """Draw grids over the ranks of a world of `ranks`.
 
-    With `whole` the grid uses every rank in its natural order; otherwise any subset in any order, so that ranks are inactive and
-    positions in the grid differ from ranks.
+    With `whole` the grid uses every rank in its natural order; otherwise any subset in any order, so that some ranks are inactive
+    and positions in the grid differ from ranks.
     """
     _require(1, ranks=ranks, max_order=max_order)
     _require(0, order=0 if order is None else order)
@@ -113,7 +112,7 @@ def proper_grids(size: int, order: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _grids(draw: DrawFn, size: int, order: int) -> tuple[tuple[int, ...], ...]:
-    """Return all grids, or those alone that have several workers in every dimension: few do, and what is wrong there shows in no other."""
+    """Return all grids or, half of the time, only those with several workers in every dimension: these are few, and some bugs need them."""
     every, proper = grids(size, order), proper_grids(size, order)
     if order < 2 or not proper:
         return every
@@ -132,12 +131,12 @@ def shapes(
     _require(0, order=order, largest=0 if largest is None else largest, least=least)
     if largest is not None and least > largest:
         raise ValueError(f"least: {least} is above the largest side, {largest}")
-    # Dimensions that are exchanged by mistake show where their sides differ; a factor that a side of 1 hides shows above 1.
+    # Dimensions that are exchanged by mistake show only if their sides differ; a wrong factor of a side shows only above 1.
     top = _LARGEST_SIDE.get(order, 3) if largest is None else largest
     widest = max(top, order + 1) if largest is None else top
     any_sides = st.lists(st.integers(min(1, top), top), min_size=order, max_size=order)
     empty = st.lists(st.integers(0, top), min_size=order, max_size=order)
-    # Each is as likely as it is often in the list, which `one_of` would take for a set.
+    # Repeated entries set the probabilities; `one_of` would drop repetitions.
     mixture = [any_sides] * 2
     if widest - 1 >= max(1, order):
         mixture += [st.lists(st.integers(2, widest), min_size=order, max_size=order, unique=True)] * 4
@@ -151,7 +150,7 @@ def shapes(
 
 
 def _rounded_up(shape: Sequence[int], parts: Sequence[int], least: int) -> tuple[int, ...]:
-    """Sides that are multiples of the numbers of parts, with at least so many elements in each."""
+    """Round each side up to a multiple of its number of parts, with at least `least` elements in each part."""
     return tuple(
         max(least, math.ceil(side / count)) * count for side, count in zip(shape, parts, strict=True)
     )
@@ -169,8 +168,8 @@ def cuts(draw: DrawFn, length: int, parts: int, *, least: int = 0) -> tuple[int,
     spare = length - least * parts
     if spare < 0:
         raise ValueError(f"least: {parts} parts of at least {least} elements do not fit into {length}")
-    # Sorted draws with repetitions: equal boundaries make parts of the least size, by default empty ones, as they are met where
-    # there are more ranks than elements.
+    # Sorted draws with repetitions: equal boundaries make parts of the least size, by default empty ones, as with more ranks than
+    # elements.
     if parts > 1 and draw(BOOLEANS):
         inner = sorted(draw(integers(0, spare)) for _ in range(parts - 1))
         return (0, *(end + least * part for part, end in enumerate(inner, 1)), length)
@@ -194,7 +193,7 @@ def layouts(
     """Draw cuts of a tensor over (some of) the ranks, uneven and with empty local tensors unless `balanced`.
 
     Each worker holds at least `least` indices in each dimension. With `divisible` the grid divides the sides, and all local
-    tensors are of one shape. `partition` and `shape` are drawn where they are not given.
+    tensors have the same shape. `partition` and `shape` are drawn if they are not given.
 
     Raises `ValueError` for a `shape` that is too small for `least`, or that the grid does not divide, and for a `shape`, a
     `partition` and `ndim` that do not fit each other.
@@ -226,7 +225,7 @@ def layouts(
 
 @cache
 def _sides(parts: tuple[int, ...], least: int, divisible: bool) -> SearchStrategy[tuple[int, ...]]:
-    """Draw the shape of a tensor that is cut into so many parts in each dimension."""
+    """Draw the shape of a tensor that is cut into ``parts[k]`` parts in dimension k."""
     drawn = shapes(len(parts), divisible_by=parts if divisible else None)
     if not least:
         return drawn
@@ -259,13 +258,13 @@ def nested_shards(
 ) -> NestedShards:
     """Draw cuts with several tensor dimensions along one grid dimension, and one along several, in any order of nesting.
 
-    For code that describes shards by dimensions of a device mesh. Every part of a cut is cut again at boundaries of its own,
-    uneven and empty ones included; workers hold at least `least` indices in each dimension.
+    For code that describes shards by dimensions of a device mesh. The parts of a cut are cut again at different boundaries, into
+    parts that may be uneven or empty; workers hold at least `least` indices in each dimension.
     """
     _require(1, ranks=ranks)
     _require(0, least=least, ndim=0 if ndim is None else ndim)
     size = ranks if whole else draw(integers(1, ranks))
-    # Mostly grids without sides of 1, and of these mostly those of several dimensions: only they have anything to nest.
+    # Mostly grids without sides of 1, and among these mostly grids of several dimensions: only they can nest cuts.
     proper = [shape for dims in (1, 2, 3) for shape in proper_grids(size, dims)]
     any_grid = st.sampled_from([grids(size, dims) for dims in (1, 2, 3)]).flatmap(st.sampled_from)
     shape_of_grid = draw(st.sampled_from([*proper, *proper[1:]]) | any_grid if proper else any_grid)
@@ -273,7 +272,7 @@ def nested_shards(
     order = draw(integers(1, 3)) if ndim is None else ndim
     cut_by: list[list[tuple[int, int]]] = [[] for _ in range(order)]
     for grid_dim, side in enumerate(grid.shape):
-        # Of the factorisations the simplest is (side, 1, ...): the grid dimension cuts tensor dimension 0 alone.
+        # The simplest factorisation is (side, 1, ...): the grid dimension cuts only tensor dimension 0.
         factors = grids(side, order)[::-1]
         for dim, parts in enumerate(draw(st.just(factors[0]) | st.sampled_from(factors))):
             if parts > 1:
@@ -298,7 +297,7 @@ def _nested_cuts(draw: DrawFn, length: int, counts: tuple[int, ...], least: int)
 
 
 def _workers_by_part(grid: Partition, shards: Sequence[Sequence[tuple[int, int]]]) -> Partition:
-    """The workers of `grid`, in a grid with one dimension for each of the tensor: the side is the number of its parts."""
+    """Arrange the workers of `grid` in a grid with one dimension per tensor dimension, whose side is the number of its parts."""
     sides = [[parts for _, parts in of_dim] for of_dim in shards]
     ranks = []
     for part in product(*(range(side) for of_dim in sides for side in of_dim)):
@@ -312,7 +311,7 @@ def _workers_by_part(grid: Partition, shards: Sequence[Sequence[tuple[int, int]]
 @made_once
 @st.composite
 def meshes(draw: DrawFn, ranks: int, max_dims: int = 2) -> tuple[int, ...]:
-    """Draw shapes of device meshes over all ranks of a world of `ranks`: the simplest have one dimension; others often have no side of 1."""
+    """Draw shapes of device meshes over all ranks of a world of `ranks`: the simplest have one dimension, and many have no side of 1."""
     _require(1, ranks=ranks, max_dims=max_dims)
     dims = draw(integers(1, max_dims))
     # The last of the grids has all ranks along its first dimension.
@@ -329,10 +328,10 @@ def placements(
     partial: bool = False,
     strided: Sequence[int] | None = None,
 ) -> tuple[Placement, ...]:
-    """Draw placements of a DTensor of `ndim` dimensions on a mesh of those extents, by name or not: ``Shard`` and ``Replicate``.
+    """Draw torch's placements of a DTensor of `ndim` dimensions on a mesh, given by its extents, named or not: ``Shard`` and ``Replicate``.
 
-    With `partial` also ``Partial``, a pending sum, as for placements of an input. With the shape of the tensor
-    as `strided` also ``_StridedShard``, which FSDP over tensor parallelism uses, where the shards are even. They are torch's objects.
+    `partial` adds ``Partial``, a pending sum, which inputs may have. `strided`, the shape of the tensor, adds ``_StridedShard``
+    where the shards are even: FSDP over tensor parallelism uses it.
     """
     from torch.distributed.tensor import Partial, Replicate, Shard
     from torch.distributed.tensor.placement_types import _StridedShard
@@ -350,7 +349,7 @@ def placements(
 
 
 class BroadcastingPartitions(TypedDict):
-    """The arguments of a broadcast that say who sends to whom."""
+    """The arguments of a broadcast that determine which ranks send to which."""
 
     source: Partition
     destination: Partition
@@ -412,11 +411,11 @@ SCHEDULES = (
     "ScheduleInterleavedZeroBubble",
     "ScheduleZBVZeroBubble",
 )
-"""Schedules of torch.distributed.pipelining; those behind the second have several stages on each rank."""
+"""Schedules of torch.distributed.pipelining; those after the second have several stages on each rank."""
 
 
 class DrawnPipeline(TypedDict):
-    """A pipeline as it is drawn."""
+    """A drawn pipeline: its schedule, the cuts of its layers into stages, and its number of microbatches."""
 
     schedule: str
     cuts: tuple[int, ...]
@@ -427,9 +426,8 @@ class DrawnPipeline(TypedDict):
 def pipelines(draw: DrawFn, ranks: int, *, schedules: Sequence[str] = SCHEDULES) -> DrawnPipeline:
     """Draw a schedule of torch.distributed.pipelining for `ranks` ranks, by the name of its class.
 
-    Stage k has the layers from ``cuts[k]`` to ``cuts[k + 1]``, at least one and not the same number in each; ``cuts[-1]`` is the number
-    of all layers. Schedules of several stages on each rank get two or three, ``ScheduleZBVZeroBubble`` two. The number of `microbatches` is
-    one that the schedule takes.
+    Stage k has the layers from ``cuts[k]`` to ``cuts[k + 1]``, at least one; ``cuts[-1]`` is the number of all layers. Schedules of
+    several stages on each rank get two or three, ``ScheduleZBVZeroBubble`` two. The schedule accepts the number of `microbatches`.
     """
     _require(1, ranks=ranks)
     if isinstance(schedules, str) or not schedules:
@@ -449,7 +447,7 @@ def pipelines(draw: DrawFn, ranks: int, *, schedules: Sequence[str] = SCHEDULES)
 
 
 def _takes(schedule: str, microbatches: int, ranks: int, stages: int) -> bool:
-    """True for a number of microbatches that the schedule takes."""
+    """Return True if the schedule accepts this number of microbatches."""
     if schedule == "Schedule1F1B":
         return microbatches >= stages
     if schedule.startswith("ScheduleInterleaved"):

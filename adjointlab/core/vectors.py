@@ -37,9 +37,9 @@ SMALL_INTEGERS = "integers"
 THIRDS = "thirds"
 
 VALUES = (SMALL_INTEGERS, "fractions", "negative", "equal", THIRDS)
-"""Kinds of values that are not drawn from the whole significand: any integers up to the bound, those with 12 bits more, integers below
-zero alone, one integer for all elements of a tensor, and integers divided by three. Tensors of an integer type have any integers in all
-of them."""
+"""Kinds of values that do not fill the whole significand: any integers up to the bound, those with 12 fractional bits, only negative
+integers, one integer for all elements of a tensor, and integers divided by three. Tensors of an integer type have any integers up to the
+bound, whatever the kind."""
 
 _FRACTION_BITS = 12
 
@@ -51,9 +51,9 @@ class Draw:
     With `bound` K > 0 the values are integers in {-K, ..., K} times ``2**exponent`` (Gaussian integers in a complex tensor);
     with `bound` 0 they fill the whole significand, uniform in [-1, 1) times ``2**exponent``. Tensors of an integer type have
     no exponent and need a bound. `values` is one of :data:`VALUES`, which need a bound too. With `beyond`, a rank and another seed,
-    elements that this rank does not hold have values of that seed. If `halved`, elements beyond the first half of any dimension are zero
-    (of draws of an odd index, those before the last half), so that some ranks may hold zeros alone. If `peaked`, one element is larger than
-    all others, beyond the bound, so that the largest of a rank's part is not that of the tensor; none of integer and complex tensors is.
+    elements that this rank does not hold have values of that seed. If `halved`, elements outside the first half of any dimension (the
+    last half in draws of an odd index) are zero, so that some ranks may hold only zeros. If `peaked`, one element exceeds the bound and
+    so all others, so that the largest element of a rank's part need not be that of the tensor; integer and complex tensors have no peak.
 
     Raises `ValueError` for a side that is neither "primal" nor "dual", a negative bound, and one that no 64-bit integer type
     holds.
@@ -62,7 +62,7 @@ class Draw:
     # Why integers, and why a bound K: where `gain` is an operator's largest absolute row sum, all that it computes is at most
     # gain * K. With K = 2**p // gain these are integers of p bits, which the element type holds exactly: no rounding hides a wrong
     # entry or accuses a right one. The larger K, the rarer a wrong adjoint agrees by chance, with probability 2 / (2K + 1) at
-    # most [Schwartz80]. The power of two changes no significand; it is there so that a cast to integers on the way shows.
+    # most [Schwartz80]. The power of two changes no significand; it is there to reveal a cast to integers on the way.
     seed: int
     index: int
     side: Side
@@ -83,7 +83,7 @@ class Draw:
 
 
 def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArray:
-    """Return what `rank` holds of tensor `position`, in NumPy (bfloat16 as float32, which is exact)."""
+    """Return the local values of tensor `position` on `rank`, in NumPy (bfloat16 as float32, which is exact)."""
     tensor = space.tensors[position]
     layout = tensor.layout
     window = layout.window(rank)
@@ -114,7 +114,7 @@ def local_values(space: Space, position: int, rank: int, draw: Draw) -> NumpyArr
 def _peaked(
     local: NumpyArray, window: Sequence[tuple[int, int]], shape: Sequence[int], draw: Draw
 ) -> NumpyArray:
-    """The part of a tensor that lies in this window, with one element of the tensor beyond the bound, which keeps its sign."""
+    """Return the part of a tensor in this window; one element of the tensor is set beyond the bound, with its sign kept."""
     peak = [2 * side // 3 for side in shape]
     is_inside = all(start <= index < stop for index, (start, stop) in zip(peak, window, strict=True))
     if math.prod(shape) < 2 or not is_inside:
@@ -129,7 +129,7 @@ def _peaked(
 def _halved(
     local: NumpyArray, window: Sequence[tuple[int, int]], shape: Sequence[int], *, is_last: bool
 ) -> NumpyArray:
-    """The part of a tensor that lies in this window, with zeros outside the first or the last half of each dimension."""
+    """Return the part of a tensor in this window, with zeros outside the first or the last half of each dimension."""
     for axis, ((start, stop), side) in enumerate(zip(window, shape, strict=True)):
         indices = np.arange(start, stop)
         is_kept = indices >= side // 2 if is_last else indices < (side + 1) // 2
@@ -137,7 +137,7 @@ def _halved(
     return local
 
 
-@lru_cache(maxsize=256)  # of all ranks
+@lru_cache(maxsize=256)  # shared by all ranks
 def _key(seed: int, index: int, position: int, side: Side) -> int:
     """The part of a draw's key that all ranks have in common, in 64 bits."""
     key = 0
@@ -147,8 +147,8 @@ def _key(seed: int, index: int, position: int, side: Side) -> int:
 
 
 def _is_held_by(holder: int, tensor: Tensor, rank: int) -> bool:
-    """True if `holder` has the values of all elements of `rank` too; else it has those of none."""
-    # Windows of ranks with the same copies are equal or disjoint: where they overlap otherwise, each rank's copies are its own.
+    """Return True if `holder` holds the same copies of the same elements as `rank`; otherwise it holds none of them."""
+    # Windows of ranks with the same copy key are equal or disjoint: ranks whose windows overlap otherwise have different keys.
     window = tensor.layout.window
     return window(rank) == window(holder) and tensor.copy_key(rank) == tensor.copy_key(holder)
 
@@ -156,7 +156,7 @@ def _is_held_by(holder: int, tensor: Tensor, rank: int) -> bool:
 def _bits(
     window: Sequence[tuple[int, int]], hull: Sequence[tuple[int, int]], part: int, parts: int, are_equal: bool
 ) -> NumpyArray:
-    """Random bits of each element of a window, the same for all keys; or those of one for all."""
+    """Return random bits for each element of a window, the same for all keys; with `are_equal` the same for all elements."""
     # The counter of an element is its row-major index in the hull of the tensor and all windows, not in the tensor: windows may
     # reach beyond the tensor, and what they hold there needs values too.
     counters: NumpyArray = np.zeros(1, np.uint64)  # of order 1: NumPy warns where scalars wrap around
@@ -171,13 +171,13 @@ def _bits(
 
 
 _KEPT_ELEMENTS = 1024
-"""The largest window of which the bits are kept; there are some hundred of such in a case, for passes, draws and whole tensors."""
+"""The largest window whose bits are cached; a case has some hundred of such windows, for passes, draws and whole tensors."""
 
 _kept_bits = lru_cache(maxsize=512)(_bits)
 
 
 def _component(element: Dtype, bits: NumpyArray, draw: Draw) -> NumpyArray:
-    """Turn 64 random bits each into real numbers of the set that `draw` names."""
+    """Turn random 64-bit numbers into real numbers of the set that `draw` names."""
     precision, bound = element.precision, draw.bound
     if bound > 2**precision - element.is_integer:
         raise ValueError(f"bound: integers up to {bound} are not exact in {element.name}")

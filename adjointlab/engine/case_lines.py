@@ -27,15 +27,18 @@ def case_lines(result: SearchResult) -> Iterator[tuple[str, str]]:
     if result.spaces is None:
         yield from _parameters(result.case)
     else:
-        domain, codomain = result.spaces.domain, result.spaces.codomain
-        if domain == codomain and len(domain.tensors) == 1:
-            yield "partition", _tensors(domain)[0].removeprefix("partition ")
-        else:
-            for label, space in (("domain", domain), ("codomain", codomain)):
-                for tensor in _tensors(space):
-                    yield label, tensor
+        yield from _spaces(result.spaces)
         yield from _other_arguments(result.case, result.spaces)
     yield from result.case.unusual()
+
+
+def _spaces(spaces: Spaces) -> Iterator[tuple[str, str]]:
+    domain, codomain = spaces.domain, spaces.codomain
+    if domain == codomain and len(domain.tensors) == 1:
+        yield "partition", _tensors(domain)[0].removeprefix("partition ")
+        return
+    yield from (("domain", tensor) for tensor in _tensors(domain))
+    yield from (("codomain", tensor) for tensor in _tensors(codomain))
 
 
 def _parameters(case: Case) -> Iterator[tuple[str, str]]:

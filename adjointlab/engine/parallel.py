@@ -237,7 +237,7 @@ class ParallelRecipe:
         """The parallel module, and the tolerance that it declares. Collective."""
         from adjointlab.torch_distributed.parallel import ParallelModule
 
-        module = self._parallelized(sequential.module, mesh, type_of(parameters))
+        module, wrappers = self._parallelized(sequential.module, mesh, type_of(parameters))
         # A wrapper does not have the attributes of the module that it wraps.
         declares = any(hasattr(module, name) for name in ("rounding", "reach"))
         tolerance = declared_tolerance(module if declares else example.module, parameters)
@@ -249,6 +249,7 @@ class ParallelRecipe:
             {path: y.dtype for path, y in example.outputs.items()},
             sequential.names,
             self.hooks,
+            wrappers=wrappers,
             in_another_type=bool(tolerance.rounding or tolerance.computes_in),
         )
         return made, tolerance
@@ -265,15 +266,22 @@ class ParallelRecipe:
             return self.accumulates and self.hooks.change_gradients
         return self.hooks.before_backward is not None
 
-    def _parallelized(self, module: torch.nn.Module, mesh: DeviceMesh, dtype: str) -> torch.nn.Module:
-        """Apply the user's function to the sequential module, and convert the result to the element type of the case. Collective."""
+    def _parallelized(
+        self, module: torch.nn.Module, mesh: DeviceMesh, dtype: str
+    ) -> tuple[torch.nn.Module, Sequence[torch.nn.Module]]:
+        """Apply the user's function to the sequential module, and convert the result to the element type of the case. Collective.
+
+        Returned with it are the data-parallel modules that the function has made.
+        """
         import torch
 
-        from adjointlab.torch_distributed.made_parameters import convert, made_in
+        from adjointlab.torch_distributed.converted_modules import convert
+        from adjointlab.torch_distributed.data_parallel import noting_wrappers
+        from adjointlab.torch_distributed.made_parameters import made_in
 
         require_accepts("parallelize", self.parallelize, ("module", "mesh"), {})
         wanted = getattr(torch, dtype)
-        with made_in(wanted):
+        with made_in(wanted), noting_wrappers() as wrappers:
             result = self.parallelize(module, mesh)
         if result is not None and not isinstance(result, torch.nn.Module):
             raise SubjectError(
@@ -281,7 +289,7 @@ class ParallelRecipe:
             )
         module = module if result is None else result
         convert((*module.parameters(), *module.buffers()), wanted)  # those that `parallelize` has created
-        return module
+        return module, wrappers
 
     def _sharing(self, mesh: MeshShape) -> dict[int, Reduction]:
         """The mesh dimensions along which ranks share the batch, with the reduction of their gradients."""

@@ -7,19 +7,17 @@ import inspect
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Never, TypeAlias
+from typing import TYPE_CHECKING, Any, Never
 
-import numpy as np
 from hypothesis.strategies import DrawFn
 
-from adjointlab.checks.layers.drawn_values import LARGEST
 from adjointlab.checks.verdict import Verdict
 from adjointlab.core import arrays
 from adjointlab.core.declaration import SubjectError
-from adjointlab.core.kept_strategies import BOOLEANS, choices
-from adjointlab.core.layer import LegalIndices, Prepare, elementwise
-from adjointlab.core.strategies import grids
+from adjointlab.core.layer import Prepare
 from adjointlab.engine.adapters import Parameters, UserFunction
+from adjointlab.engine.drawn_meshes import drawn_meshes
+from adjointlab.engine.example_tensors import Inputs, entries_of, listed, listed_target, preparation
 from adjointlab.engine.options import Options
 from adjointlab.engine.parallel import (
     ENTRIES_OF_PARALLEL,
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = ["check_parallel", "check_pipeline"]
-
-Inputs: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Callable[[DrawFn, int], Parameters]"
 
 _RANKS = 4
 
@@ -88,7 +84,7 @@ def check_parallel(
     """
     __tracebackhide__ = True  # pytest and IPython end the traceback at the caller
     _refuse_others(check_parallel, others, ENTRIES_OF_PARALLEL)
-    fixed, make_mesh = _meshes(mesh)
+    fixed, make_mesh = drawn_meshes(mesh)
     if isinstance(frozen, str) or not isinstance(frozen, Collection | None):
         raise TypeError(f"frozen: {frozen!r} is not a list of names of parameters, such as ['weight']")
     options = _options(_name(parallelize, "parallelize"), sequential, inputs)
@@ -102,7 +98,7 @@ def check_parallel(
         before_backward=before_backward,
         after_backward=after_backward,
         context=context,
-        prepare=_prepare(inputs, [], prepare),
+        prepare=preparation(inputs, [], prepare),
         optimizer=optimizer,
         steps=steps,
         accumulates=accumulates,
@@ -113,7 +109,7 @@ def check_parallel(
 
     @declare
     def parallel(draw: DrawFn, ranks: int) -> Parameters:
-        drawn: Any = inputs(draw, ranks) if callable(inputs) else _shapes(_listed(inputs))
+        drawn: Any = inputs(draw, ranks) if callable(inputs) else entries_of(inputs)
         if not isinstance(drawn, Mapping):
             return drawn  # type: ignore[no-any-return]  # the caller raises a SubjectError for it
         given: dict[str, object] = {}
@@ -169,7 +165,7 @@ def check_pipeline(
         loss=loss,
         reduction=reduction,
         after_backward=after_backward,
-        prepare=_prepare(inputs, _listed_target(target), prepare),
+        prepare=preparation(inputs, listed_target(target), prepare),
         optimizer=optimizer,
         steps=steps,
         **options,
@@ -179,7 +175,7 @@ def check_pipeline(
     def steps_of_pipeline(draw: DrawFn, ranks: int) -> Parameters:
         if callable(inputs):
             return inputs(draw, ranks)
-        return _shapes(_listed(inputs)) | ({} if target is None else {"target": tuple(target.shape)})
+        return entries_of(inputs) | ({} if target is None else {"target": tuple(target.shape)})
 
     return verdicts_of(steps_of_pipeline, Budget(cases, ranks=ranks or _RANKS, seed=seed), world, checks)
 
@@ -223,7 +219,7 @@ def _options(name: str, sequential: Any, inputs: Inputs) -> Options:
     """The name of a subject, and the memory of a device if its module or an example of its inputs lies there."""
     import torch
 
-    tensors = [] if callable(inputs) else _listed(inputs)
+    tensors = [] if callable(inputs) else listed(inputs)
     if isinstance(sequential, torch.nn.Module):
         tensors += [*sequential.parameters(), *sequential.buffers()]
     options: Options = {"name": name}
@@ -254,111 +250,3 @@ def _copied(module: torch.nn.Module) -> torch.nn.Module:
             except Exception:  # a lock, a stream or a process group cannot be copied
                 vars(own)[name] = mark
     return copied
-
-
-def _meshes(
-    given: Sequence[str] | Sequence[int] | Mapping[str, int] | None,
-) -> tuple[int | None, Callable[[DrawFn, int], Mapping[str, int] | tuple[int, ...]]]:
-    """The number of ranks if the mesh fixes it, and a strategy of meshes."""
-    if given is None:
-        return None, lambda draw, ranks: (ranks,)
-    what: Any = given
-    if isinstance(what, str):
-        raise TypeError(f"mesh: {what!r} is a text; give the names of dimensions as ({what!r},)")
-    if isinstance(what, int):
-        raise TypeError(f"mesh: {what} is a number; give the extents of dimensions as ({what},)")
-    if given and (isinstance(given, Mapping) or all(isinstance(each, int) for each in given)):
-        shape: Any = given
-        extents = shape.values() if isinstance(shape, Mapping) else shape
-        if not all(isinstance(each, int) and each > 0 for each in extents):
-            raise ValueError(f"mesh: {given!r} has extents that are not whole numbers of at least 1")
-        return math.prod(extents), lambda draw, ranks: shape
-    if not given or not all(isinstance(each, str) for each in given):
-        raise TypeError(f"mesh: {given!r} are neither names of dimensions nor their extents, whole numbers")
-    names = tuple(map(str, given))
-    if len(set(names)) < len(names):
-        raise ValueError(f"mesh: {list(given)} has one name twice")
-
-    def drawn(draw: DrawFn, ranks: int) -> Mapping[str, int]:
-        shapes = grids(ranks, len(names))[::-1]
-        # A mesh with all ranks in one dimension, as two of the three meshes of 4 ranks, does not show when two dimensions are mixed up.
-        if several := [shape for shape in shapes if ranks not in shape]:
-            shapes = tuple(several) if draw(BOOLEANS) else shapes
-        extents = draw(choices(shapes))
-        return dict(zip(names, extents, strict=True))
-
-    return None, drawn
-
-
-def _listed(inputs: Any) -> list[torch.Tensor]:
-    import torch
-
-    listed = [inputs] if isinstance(inputs, torch.Tensor) else inputs
-    is_list = isinstance(listed, Sequence) and bool(listed)
-    if not is_list or not all(isinstance(each, torch.Tensor) for each in listed):
-        raise TypeError(
-            f"inputs: {described_type(inputs)} is not a torch.Tensor, a list of them, or a strategy inputs(draw, ranks)"
-        )
-    return list(listed)
-
-
-def _listed_target(target: torch.Tensor | None) -> list[torch.Tensor]:
-    """The example of a target; by default one of floating-point numbers."""
-    import torch
-
-    if not isinstance(target, torch.Tensor | None):
-        raise TypeError(f"target: {described_type(target)} is not a torch.Tensor, an example of targets")
-    return [torch.zeros(()) if target is None else target]
-
-
-def _shapes(examples: Sequence[torch.Tensor]) -> dict[str, object]:
-    types = ["complex128" if example.is_complex() else "float64" for example in examples]
-    of_types = {"input_dtypes": types} if "complex128" in types else {}
-    return {"inputs": [tuple(example.shape) for example in examples], **of_types}
-
-
-def _prepare(inputs: Inputs, targets: Sequence[torch.Tensor], prepare: Prepare | None) -> Prepare:
-    """The given preparation, applied to drawn numbers of the examples' element types; by default one that makes legal integers."""
-    if callable(inputs):
-        return prepare or elementwise
-    examples = [*_listed(inputs), *targets]
-    if all(map(arrays.is_differentiable, examples)):
-        return prepare or elementwise
-    converted = [_converter(example, is_legal=prepare is None) for example in examples]
-
-    def prepared_as_examples(*drawn: Any) -> Sequence[Any]:
-        like_examples = [convert(x) for convert, x in zip(converted, drawn, strict=True)]
-        return like_examples if prepare is None else prepare(*like_examples)
-
-    # A user's preparation gets small integers, as documented.
-    indices = [position for position, example in enumerate(examples) if not arrays.is_differentiable(example)]
-    return LegalIndices(prepared_as_examples, frozenset(indices if prepare is None else ()))
-
-
-def _converter(example: torch.Tensor, *, is_legal: bool) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The function that turns drawn numbers into integers, such as indices, if the example holds integers.
-
-    Legal ones lie between 0 and the example's largest, or are one of its negative values, such as -100 as the `ignore_index` of a loss.
-    """
-    if arrays.is_differentiable(example):
-        return lambda drawn: drawn
-    if not is_legal:
-        return lambda drawn: drawn.to(example.dtype)
-    own = np.unique(example.numpy(force=True)).tolist() or [0]
-    negative = [each for each in own if each < 0]
-    number = max(int(own[-1]) + 1, 0)
-
-    def legal(drawn: torch.Tensor) -> torch.Tensor:
-        index = _partly_small(drawn.long()).remainder(number + len(negative))
-        for position, value in enumerate(negative):
-            index = index.masked_fill(index == number + position, value)
-        return index.to(example.dtype)
-
-    return legal
-
-
-def _partly_small(whole: torch.Tensor) -> torch.Tensor:
-    """Replace half of the large integers by small ones: otherwise hardly any of many indices would occur twice."""
-    half = whole // 2
-    small = half % (2 * LARGEST + 1) - LARGEST
-    return whole.where(whole.abs() <= 2 * LARGEST, small.where(whole % 2 == 0, half))

@@ -127,7 +127,8 @@ class PipelineRecipe:
         """Make the pipeline. A wrong result is returned, not raised: it may be wrong on one rank only, and all have to raise."""
         import torch
 
-        from adjointlab.torch_distributed.made_parameters import convert, made_in
+        from adjointlab.torch_distributed.converted_modules import convert
+        from adjointlab.torch_distributed.made_parameters import made_in
         from adjointlab.torch_distributed.pipelines import RankStages, Stages
 
         arguments, dtype = parameters.get("pipeline", {}), getattr(torch, type_of(parameters))

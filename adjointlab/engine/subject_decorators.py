@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from functools import partial, wraps
-from typing import Any, Final, Unpack
+from functools import partial
+from typing import Any, Unpack
 
-from hypothesis.strategies import DrawFn
-
-from adjointlab.checks.memory_orders import ORDERS
-from adjointlab.core.arrays import DeviceType
 from adjointlab.core.declaration import SubjectError
-from adjointlab.core.kept_strategies import choices
-from adjointlab.core.layer import Layer, PassHooks, Prepare, elementwise
+from adjointlab.core.layer import PassHooks, Prepare, elementwise
 from adjointlab.core.operator import LinearOperator
 from adjointlab.core.space import Space
 from adjointlab.engine.adapters import Differentiable, FunctionPair, Parameters, Ranks, UserFunction
+from adjointlab.engine.declarations import declaration, declaration_of_recipe, perhaps_misspelt, with_defaults
 from adjointlab.engine.dtensor import DTensorRecipe
 from adjointlab.engine.legal_arguments import (
     WHAT_TO_CHECK,
@@ -31,8 +25,7 @@ from adjointlab.engine.legal_arguments import (
     require_own_group,
     require_truths,
 )
-from adjointlab.engine.noted import note
-from adjointlab.engine.options import Options, require_legal, require_one_place
+from adjointlab.engine.options import Options
 from adjointlab.engine.parallel import (
     DataParallel,
     MakeOptimizer,
@@ -42,9 +35,9 @@ from adjointlab.engine.parallel import (
     require_reductions,
 )
 from adjointlab.engine.pipeline import MakePipeline, PipelineRecipe
-from adjointlab.engine.subject import EXAMPLE, BuildOn, Declare, DrawParameters, Kind, Subject
+from adjointlab.engine.subject import Declare, Kind
 from adjointlab.engine.user_layers import make_layer, make_twin
-from adjointlab.spelling import described_type, did_you_mean
+from adjointlab.spelling import described_type
 from adjointlab.typing import Communicator
 
 __all__ = ["subject"]
@@ -69,7 +62,7 @@ class _SubjectDecorators:
                 return dict(layout=draw(adjointlab.strategies.layouts(ranks)))
         """
         require_operator(operator)
-        return _declare(Kind.OPERATOR, operator, operator, options)
+        return declaration(Kind.OPERATOR, operator, operator, options)
 
     def pair(self, forward: UserFunction, adjoint: UserFunction, **options: Unpack[Options]) -> Declare:
         """Check two functions, called as ``forward(comm, *x, **arguments)`` and ``adjoint(comm, *y, **arguments)``.
@@ -80,7 +73,9 @@ class _SubjectDecorators:
         of the functions has a parameter of that name: then it is an argument of both, and not a bound.
         """
         require_functions(forward=forward, adjoint=adjoint)
-        return _declare(Kind.PAIR, forward, partial(_make_pair, forward, adjoint, _ranks(options)), options)
+        return declaration(
+            Kind.PAIR, forward, partial(_make_pair, forward, adjoint, _ranks(options)), options
+        )
 
     def autograd(self, function: UserFunction, **options: Unpack[Options]) -> Declare:
         """Check the derivative of a linear function of torch tensors.
@@ -99,7 +94,7 @@ class _SubjectDecorators:
         def build(comm: Communicator, /, **parameters: object) -> Differentiable:
             return Differentiable(comm, target, *_spaces(parameters), ranks)
 
-        return _declare(Kind.AUTOGRAD, target, build, options)
+        return declaration(Kind.AUTOGRAD, target, build, options)
 
     def layer(
         self,
@@ -134,7 +129,7 @@ class _SubjectDecorators:
         require_makers(layer=layer, sequential=sequential)
         require_no_reference(options, "layer", "that of a layer is its sequential twin")
         options["reference"] = partial(make_twin, sequential)
-        return _declare(
+        return declaration(
             Kind.LAYER,
             layer,
             partial(make_layer, layer, prepare, _ranks(options)),
@@ -227,10 +222,10 @@ class _SubjectDecorators:
             one_batch_size,
         )
         own = _keywords(self.parallel)
-        declare = _declare_recipe(
+        declare = declaration_of_recipe(
             parallelize, recipe, options, own, twice_differentiable=twice_differentiable
         )
-        return lambda draws: declare(_with_defaults(draws, ("inputs",), is_parallel=True))
+        return lambda draws: declare(with_defaults(draws, ("inputs",), is_parallel=True))
 
     def pipeline(
         self,
@@ -289,8 +284,8 @@ class _SubjectDecorators:
             steps,
             PassHooks(after_backward=after_backward),
         )
-        declare = _declare_recipe(pipeline, recipe, options, _keywords(self.pipeline))
-        return lambda draws: declare(_with_defaults(draws, ("inputs",), has_mesh=False))
+        declare = declaration_of_recipe(pipeline, recipe, options, _keywords(self.pipeline))
+        return lambda draws: declare(with_defaults(draws, ("inputs",), has_mesh=False))
 
     def dtensor(
         self,
@@ -327,8 +322,8 @@ class _SubjectDecorators:
         build_on = recipe.operator_on if linear else recipe.layer_on
         build, options["reference"] = build_on("cpu")
         kind = Kind.AUTOGRAD if linear else Kind.LAYER
-        declare = _declare(kind, function, build, options, build_on=build_on, own=_keywords(self.dtensor))
-        return lambda draws: declare(_with_defaults(draws, needs=("inputs", "placements")))
+        declare = declaration(kind, function, build, options, build_on=build_on, own=_keywords(self.dtensor))
+        return lambda draws: declare(with_defaults(draws, needs=("inputs", "placements")))
 
     def __call__(
         self,
@@ -391,142 +386,8 @@ def _of_apply(function: UserFunction) -> UserFunction:
     return owner if is_apply and hasattr(owner, "setup_context") else function
 
 
-def _require_strategy(draws: object) -> None:
-    # Other callables, such as a functools.partial, have no name for reports and scripts.
-    if not callable(draws) or not hasattr(draws, "__name__"):
-        raise SubjectError(f"@subject decorates a function, not {draws!r}; {EXAMPLE}")
-
-
-def _declare_recipe(
-    target: UserFunction,
-    recipe: ParallelRecipe | PipelineRecipe,
-    options: Options,
-    own: Sequence[str],
-    *,
-    twice_differentiable: bool = False,
-) -> Declare:
-    """Declare a layer that a recipe makes from a sequential module, on the host or on a device."""
-
-    def build_on(device_type: DeviceType) -> tuple[Callable[..., Layer], UserFunction]:
-        there = replace(recipe, device_type=device_type)
-        return there.build, there.twin
-
-    options["reference"], options["process_group"] = recipe.twin, True
-    return _declare(
-        Kind.LAYER,
-        target,
-        recipe.build,
-        options,
-        twice_differentiable=twice_differentiable,
-        takes_steps=bool(recipe.steps),
-        build_on=build_on,
-        own=own,
-    )
-
-
-def _declare(
-    kind: Kind,
-    target: UserFunction,
-    build: Callable[..., LinearOperator | Layer],
-    options: Options,
-    twice_differentiable: bool = False,
-    takes_steps: bool = False,
-    build_on: BuildOn | None = None,
-    own: Sequence[str] = (),
-) -> Declare:
-    require_legal(options, own)
-    require_functions(reference=options.get("reference"), every=options.get("every"))
-    if build_on is not None:
-        require_one_place(options)
-    has_group = options.get("process_group", False)
-    library = "torch" if has_group or kind.is_differentiated else "numpy"
-
-    def declare(draws: DrawParameters) -> Subject:
-        _require_strategy(draws)
-        names = list(inspect.signature(draws).parameters)
-        if len(names) != 2 or names[1] == "draw":
-            raise SubjectError(f"{draws.__name__}{inspect.signature(draws)} takes (draw, ranks); {EXAMPLE}")
-        name = (options.get("name") or "").strip() or str(getattr(target, "__name__", "<lambda>"))
-        if name == "<lambda>":
-            name = draws.__name__
-        subject = Subject(
-            name="".join(map(_in_a_line, name)),
-            kind=kind,
-            build=build,
-            draws=draws,
-            target=target,
-            reference=options.get("reference"),
-            arrays=tuple(options.get("arrays") or (library,)),
-            orders=tuple(options.get("orders", ORDERS)),
-            ranks=tuple(options.get("ranks", ())),
-            every=options.get("every"),
-            twice_differentiable=twice_differentiable,
-            takes_steps=takes_steps,
-            process_group=has_group,
-            rank_local=tuple(options.get("rank_local", ())),
-            declared_in=_module_being_imported(),
-            build_on=build_on,
-        )
-        note(subject)
-        return subject
-
-    return declare
-
-
-def _in_a_line(character: str) -> str:
-    """The character, escaped if it breaks lines or has no UTF-8: names are used in files, in lines of reports and for classes."""
-    is_escaped = unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
-    return character.encode("unicode_escape").decode() if is_escaped else character
-
-
-def _module_being_imported() -> str:
-    """The name of the module whose top-level code called this, directly or through functions; empty outside of imports."""
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_name != "<module>":
-        frame = frame.f_back
-    return "" if frame is None else str(frame.f_globals.get("__name__", ""))
-
-
-def _with_defaults(
-    draws: DrawParameters, needs: Sequence[str], *, has_mesh: bool = True, is_parallel: bool = False
-) -> DrawParameters:
-    """The strategy with defaults for what it does not draw: the mesh, and for a parallel module frozen parameters and the mode."""
-    _require_strategy(draws)
-
-    @wraps(draws)
-    def drawn(draw: DrawFn, ranks: int) -> Parameters:
-        given: Any = draws(draw, ranks)
-        if not isinstance(given, Mapping):
-            return given  # type: ignore[no-any-return]  # the caller raises a SubjectError for it
-        if missing := [name for name in needs if name not in given]:
-            raise SubjectError(
-                f"{draws.__name__}: the strategy's dictionary needs `{missing[0]}`, of each input{_misspelt(missing[0], given)}"
-            )
-        result = {"mesh": (ranks,), **given} if has_mesh else {**given}
-        if is_parallel and "frozen" not in given:
-            result["frozen"] = draw(choices(_FROZEN))
-        if is_parallel and not {"training", "evaluated"} & given.keys() and draw(choices(_EVALUATED)) is True:
-            result["evaluated"] = True
-        return result
-
-    return drawn
-
-
-_EVALUATED: Final = (*(False,) * 5, True)
-"""A module is put into evaluation mode in a sixth of the cases; otherwise it keeps the mode in which it was made."""
-
-_FROZEN: Final = (*(0,) * 200, *range(1, 201))
-"""Patterns of frozen parameters: none in half of the cases, and any in the others."""
-
-
 def _ranks(options: Options) -> Ranks:
     return Ranks.PROCESS_GROUP if options.get("process_group", False) else Ranks.COMMUNICATOR
-
-
-def _misspelt(name: str, given: Parameters) -> str:
-    """The end of a message on a missing entry, which names a given one of a similar name; empty if there is none."""
-    other = next((each for each in given if did_you_mean(str(each), [name])), None)
-    return "" if other is None else f": it is perhaps what is called {other}"
 
 
 def _make_pair(
@@ -542,7 +403,7 @@ def _spaces(parameters: Parameters) -> tuple[Space, Space, Parameters]:
     if isinstance(domain, Space) and isinstance(codomain, Space):
         return domain, codomain, arguments
     faults = [
-        f"{name} is {'missing' + _misspelt(name, arguments) if space is None else described_type(space)}"
+        f"{name} is {'missing' + perhaps_misspelt(name, arguments) if space is None else described_type(space)}"
         for name, space in (("domain", domain), ("codomain", codomain))
         if not isinstance(space, Space)
     ]

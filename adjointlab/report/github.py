@@ -12,7 +12,7 @@ from adjointlab.check_result import CheckResult
 from adjointlab.report.failure_text import failure_text, replay_command
 from adjointlab.report.github_job import error_command
 from adjointlab.report.places import in_repository, place_in
-from adjointlab.report.recap import headline, hint_texts
+from adjointlab.report.recap import by_fault, headline, hint_texts
 from adjointlab.store.files import printable
 
 __all__ = ["Failure", "error_commands", "failure_rows", "failures"]
@@ -42,31 +42,27 @@ def failures(results: Iterable[CheckResult]) -> list[Failure]:
 
 def error_commands(failures: Sequence[Failure]) -> Iterator[str]:
     """The workflow commands, a line each, that have GitHub show each fault once, beside the user's code."""
-    for first, checks in _faults(failures):
-        yield error_command(first.text, **first.place, title=printable(f"{first.subject} {checks}"))
+    for seen in by_fault(failures):
+        first = seen[0]
+        yield error_command(first.text, **first.place, title=printable(f"{first.subject} {_checks(seen)}"))
 
 
 def failure_rows(failures: Sequence[Failure]) -> Iterator[str]:
     """Rows of a table in Markdown: subject, checks, verdict, the command that replays the failure, and hints on the kind of fault."""
-    for first, checks in _faults(failures):
+    for seen in by_fault(failures):
+        first = seen[0]
         replay = first.replay and f"`{first.replay}`"
-        cells = (printable(first.subject), checks, first.verdict)
+        cells = (printable(first.subject), _checks(seen), first.verdict)
         yield f"| {' | '.join(map(_cell, cells))} | {replay} | {_cell(first.hints)} |"
 
 
-def _faults(failures: Sequence[Failure]) -> Iterator[tuple[Failure, str]]:
-    """The first failure of each fault, with the checks that see it."""
-    groups: dict[str, list[Failure]] = {}
-    for each in failures:
-        groups.setdefault(each.fault, []).append(each)
-    for group in groups.values():
-        yield group[0], ", ".join(each.check for each in group)
+def _checks(failures: Sequence[Failure]) -> str:
+    return ", ".join(each.check for each in failures)
 
 
 def _failure(entry: CheckResult) -> Failure:
-    verdict = entry.result.verdict
     return Failure(
-        f"{entry.found.subject.location} {entry.status.value} {verdict.headline}",
+        entry.fault,
         entry.subject,
         entry.result.check,
         headline(entry),

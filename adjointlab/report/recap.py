@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar
 
 from adjointlab.check_result import CheckResult
 from adjointlab.checks.told import hints_told
 from adjointlab.report.failure_text import failure_text, replay_command
 from adjointlab.store.files import printable
 
-__all__ = ["diagnosis", "grouped", "headline", "hint_texts", "recap"]
+__all__ = ["by_fault", "diagnosis", "headline", "hint_texts", "recap"]
+
+
+class HasFault(Protocol):
+    """A failure in some form."""
+
+    @property
+    def fault(self) -> str:
+        """Equal where several checks see one fault of a subject."""
+
+
+F = TypeVar("F", bound=HasFault)
 
 
 def recap(results: Sequence[CheckResult]) -> Iterator[str]:
     """The failures once more, each with the checks that see it and the command that replays it: their texts may stand far above."""
     failures = [entry for entry in results if entry.is_wrong]
-    groups = grouped(failures)
+    groups = by_fault(failures)
     if groups:
         yield "Failures:"
     for first, *others in groups:
@@ -27,16 +39,12 @@ def recap(results: Sequence[CheckResult]) -> Iterator[str]:
         yield ""
 
 
-def grouped(failures: Sequence[CheckResult]) -> list[list[CheckResult]]:
-    """Groups of failures that say the same of one subject, in the order of their first ones."""
-    groups: list[list[CheckResult]] = []
-    for entry in failures:
-        group = next((group for group in groups if entry.says_the_same(group[0])), None)
-        if group is None:
-            groups.append([entry])
-        else:
-            group.append(entry)
-    return groups
+def by_fault(failures: Sequence[F]) -> list[list[F]]:
+    """Groups of failures of one fault, in the order of their first ones."""
+    groups: dict[str, list[F]] = {}
+    for each in failures:
+        groups.setdefault(each.fault, []).append(each)
+    return list(groups.values())
 
 
 def headline(entry: CheckResult) -> str:

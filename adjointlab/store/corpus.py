@@ -1,4 +1,4 @@
-"""The folder of stored failures: those of a check, and those that no subject is left for."""
+"""The folder of stored failures: lookup by subject and check, damaged files, and failures whose subject is gone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["damaged", "homeless", "stored"]
 
 
 def damaged(folder: Path) -> list[BadReproducer]:
-    """The problem of each JSON file in `folder` that is neither a reproducer nor the record of a running case."""
+    """Return the problem of each JSON file in `folder` that is neither a reproducer nor the record of a running case."""
     problems = []
     for path in paths_in(folder, "*.json"):
         try:
@@ -31,7 +31,10 @@ def damaged(folder: Path) -> list[BadReproducer]:
 
 
 def homeless(folder: Path, subjects: Iterable[Subject]) -> list[tuple[Path, Reproducer, str]]:
-    """The failures in `folder` of which no subject is left, though one of these may be it under another name, and what has gone."""
+    """Return the failures in `folder` whose subject is gone, probably because one of `subjects` is it under another name.
+
+    The third entry says what is gone.
+    """
     present, found = list(subjects), []
     for path in paths_in(folder, "*.json"):
         with suppress(BadReproducer):
@@ -42,7 +45,7 @@ def homeless(folder: Path, subjects: Iterable[Subject]) -> list[tuple[Path, Repr
 
 
 def _gone(entry: Reproducer, subjects: list[Subject]) -> str:
-    """Name the part of the subject of `entry` that was renamed, if one of `subjects` may be it; else empty."""
+    """Describe the part of the location of `entry` that is gone, if one of `subjects` may be its subject; else return ""."""
     module, _, variable = entry.location.partition(":")
     namesakes = [each for each in subjects if each.name == entry.subject]
     in_place = [each for each in subjects if same_subject(entry.location, each.location)]
@@ -61,13 +64,13 @@ def _gone(entry: Reproducer, subjects: list[Subject]) -> str:
 
 
 def _variables_of(subject: Subject) -> Mapping[str, object]:
-    """The variables of the module that `subject` is declared in; none where it has not been imported."""
+    """Return the variables of the module that declares `subject`; empty if it has not been imported."""
     module = sys.modules.get(subject.location.partition(":")[0])
     return {} if module is None else vars(module)
 
 
 def _is_named_in_the_file_of(subject: Subject, name: str) -> bool:
-    """Return True if the module of `subject` names `name`: of the subjects that a loop makes, a variable holds the last alone."""
+    """Return True if the source of `subject`'s module contains `name`: if a loop makes subjects, the variable holds only the last."""
     file = _variables_of(subject).get("__file__")
     try:
         return isinstance(file, str) and name in Path(file).read_text(errors="replace")
@@ -76,8 +79,8 @@ def _is_named_in_the_file_of(subject: Subject, name: str) -> bool:
 
 
 def _is_there(module: str) -> bool:
-    """Return True if there is a module of that name, as far as that can be told without importing anything."""
-    # The lab begins the name of a file with "_" that can be no module of its own name.
+    """Return True if a module of that name exists, as far as this can be found out without importing anything."""
+    # A file whose module name is taken, or not legal, is imported under a name that begins with "_".
     if module in sys.modules or module.startswith("_"):
         return True
     places: Sequence[str] = sys.path
@@ -85,7 +88,7 @@ def _is_there(module: str) -> bool:
         spec = PathFinder.find_spec(part, places)
         if spec is None:
             return False
-        # What a package without __init__.py gives as its folders asks for its parent among the imported modules.
+        # The search locations of a namespace package are computed from its parent in `sys.modules`, which is not imported here.
         if spec.has_location:
             places = spec.submodule_search_locations or []
         else:
@@ -94,14 +97,14 @@ def _is_there(module: str) -> bool:
 
 
 def stored(folder: Path, subject: Subject, check: str) -> list[tuple[Path, Case]]:
-    """The cases of `subject` and `check` in `folder`, by file name. A file that is no reproducer is passed over: see :func:`damaged`."""
+    """Return the cases of `subject` and `check` in `folder`, by file name. Skips files that are not reproducers: see :func:`damaged`."""
     found = []
     for path in paths_in(folder, f"{stem(subject.name, check)}-*.json"):
         try:
             entry = read_own(path)
         except BadReproducer:
             continue
-        # The pattern fits too much: a subject's name may begin with another's.
+        # The pattern may match files of another subject whose name begins with this one's.
         if entry.check == check and entry.is_of(subject):
             found.append((path, entry.case))
     return found

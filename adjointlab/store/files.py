@@ -1,4 +1,4 @@
-"""Files of the lab: written whole or not at all, none but regular files; and text of any origin, made fit for them and terminals."""
+"""Reading and atomically writing the lab's files, which are regular files only; and escaping of arbitrary text for files and terminals."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _TRIES: Final = 20
 
 
 def open_file(path: Path, flags: int) -> int:
-    """Open a file of the lab's own, as `os.open` does; one that is made has the permissions that the umask leaves.
+    """Open one of the lab's files, as `os.open` does; a new file has the permissions that the umask leaves.
 
-    Raises `OSError` for a link, which may lead anywhere, and for anything else that is no regular file: to open a FIFO or
-    a device may wait for ever, or do something.
+    Raises `OSError` for a symbolic link, which may point anywhere, and for anything else but a regular file: opening a FIFO or
+    a device may block forever or have side effects.
     """
-    # O_NONBLOCK: to open a FIFO would wait for its other end. It does nothing to a regular file.
+    # O_NONBLOCK, because opening a FIFO would wait for its other end. It has no effect on a regular file.
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -45,15 +45,15 @@ def open_file(path: Path, flags: int) -> int:
 
 
 def read_file(path: Path) -> bytes:
-    """Read a file of the lab's own. Raises `OSError` as :func:`open_file` does."""
+    """Read one of the lab's files. Raises `OSError` as :func:`open_file` does."""
     with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
         return file.read()
 
 
 def in_folder(path: Path, make: Callable[[], T]) -> T:
-    """Make the folder of `path` and call `make`, which makes a file there: again where the folder is gone by then.
+    """Make the folder of `path` and call `make`, which makes a file there; retry if the folder has been removed in between.
 
-    Each process removes the folder at its end if it is empty, so one may do so between the two steps of another.
+    Each process removes the folder at its end if it is empty, which may happen between these two steps of another process.
     """
     for _ in range(_TRIES):
         try:
@@ -65,9 +65,9 @@ def in_folder(path: Path, make: Callable[[], T]) -> T:
 
 
 def paths_in(folder: Path, pattern: str) -> list[Path]:
-    """The paths in `folder` whose names match, in order; none where there is no folder, or where a process removes it meanwhile.
+    """Return the sorted paths in `folder` whose names match; empty if the folder does not exist, or is removed meanwhile.
 
-    :func:`in_folder` says which. `Path.glob` itself raises `FileNotFoundError` then, before Python 3.13.
+    Another process may remove it (see :func:`in_folder`), and before Python 3.13 `Path.glob` then raises `FileNotFoundError`.
     """
     with suppress(FileNotFoundError):
         return sorted(folder.glob(pattern))
@@ -75,7 +75,7 @@ def paths_in(folder: Path, pattern: str) -> list[Path]:
 
 
 def why_unreachable(path: Path) -> str:
-    """Return the reason why there can be no file at `path`, such as a name that is too long; "" where there may be one."""
+    """Return the reason why no file can exist at `path`, such as a name that is too long; "" if one can."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -86,18 +86,18 @@ def why_unreachable(path: Path) -> str:
 
 
 def why_unusable(folder: Path) -> str:
-    """Return the reason why no file can be made in `folder`, or in the nearest one above that is there; "" where one can."""
+    """Return the reason why no file can be created in `folder`, or in its nearest existing parent; "" if one can."""
     if problem := why_unreachable(folder):
         return problem
     present = next((each for each in (folder, *folder.absolute().parents) if os.path.lexists(each)), folder)
     if not os.path.isdir(present):
         return f"{present} is not a folder"
-    # Tried, for permissions do not tell what a file system allows, nor what it forbids the superuser.
+    # Tested by creating a file, because permissions do not show what the file system allows, or denies even to the superuser.
     trial = present / f".{os.getpid()}-{secrets.token_hex(8)}"
     try:
         trial.touch(exist_ok=False)
         try:
-            trial.write_bytes(b"\n")  # on a full disk there may be empty files
+            trial.write_bytes(b"\n")  # because on a full disk an empty file can still be created
         finally:
             trial.unlink()
     except OSError as error:
@@ -107,7 +107,7 @@ def why_unusable(folder: Path) -> str:
 
 @contextmanager
 def working_directory(path: Path) -> Iterator[None]:
-    """Context in which relative paths count from `path`, as far as it is still there; user code may have gone elsewhere."""
+    """Context with `path` as the current folder, unless it has been removed: user code may have changed the current folder."""
     try:
         before = os.getcwd()
     except OSError:  # it has been removed
@@ -123,26 +123,26 @@ def working_directory(path: Path) -> Iterator[None]:
 
 
 def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
-    """Write `data` to `path`, a file of the lab's own, in place of the file that is there.
+    """Write `data` to `path`, one of the lab's files, and replace an existing file.
 
-    Its permissions are `mode`, or else those that the umask leaves.
+    The permissions are `mode`, or by default those that the umask leaves.
 
-    The data go into a temporary file beside `path`, because a rename is atomic within one file system only, and that file is
-    renamed. So whenever the process is killed, `path` holds either the old content or the new. The file is not synchronised to
-    the disk: the kernel keeps what a killed process has written, and a power failure is not what this guards against.
+    The data are written to a temporary file, which is then renamed. It lies beside `path`, because a rename is atomic only within
+    one file system. So whenever the process is killed, `path` holds either the old or the new content. The file is not synchronised
+    to the disk: the kernel keeps what a killed process has written, and this does not protect against a power failure.
 
-    A link at `path` is not followed. Raises `FileExistsError` for anything else that is no file.
+    A symbolic link at `path` is replaced, not followed. Raises `FileExistsError` for anything else but a regular file.
     """
     if not _is_file_or_nothing(path, follow=False) and not path.is_symlink():
         raise FileExistsError(f"{path} is not a file, and is left as it is")
-    # Not tempfile: its files can be read by their owner only, whatever the umask says.
+    # Not made by tempfile, whose files can be read by their owner only, whatever the umask is.
     temporary = path.with_name(f".{os.getpid()}-{secrets.token_hex(8)}")
     try:
-        # Never more than `mode`, not even for a moment: a private file is one before there is anything in it.
+        # Opened with `mode`, so that a private file is private before it has any content.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with os.fdopen(os.open(temporary, flags, 0o666 if mode is None else mode), "wb") as file:
             if mode is not None:
-                os.fchmod(file.fileno(), mode)  # the umask has taken some of it away
+                os.fchmod(file.fileno(), mode)  # restores the bits that the umask has cleared
             file.write(data)
         os.replace(temporary, path)
     except BaseException:
@@ -151,23 +151,23 @@ def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
 
 
 def overwrite(path: Path, data: bytes) -> None:
-    """Write `data` to where a user has pointed `path`: to the target of a link, or into a device or pipe.
+    """Write `data` to the file that a user has named: to the target of a symbolic link, or into a device or pipe.
 
-    A regular file is replaced as a whole, with its permissions; where it cannot be replaced, it is written over.
+    A regular file is replaced atomically and keeps its permissions; if it cannot be replaced, it is overwritten in place.
     """
     for standard in (1, 2):
         if _is_file_behind(standard, path):
-            # A new file in its place would lose what is printed there too.
+            # A new file would lose what else is printed to this one.
             with os.fdopen(os.dup(standard), "wb") as file:
                 file.write(data)
             return
     target = Path(os.path.realpath(path))
     if _is_file_or_nothing(path, follow=True):
-        with suppress(PermissionError):  # a file that may be written in a folder that may not
+        with suppress(PermissionError):  # a writable file in a folder that is not
             mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
             write_atomically(target, data, mode)
             return
-    # Not `target`: behind /dev/stdout and /dev/fd there may be a pipe, which has no path.
+    # `path` rather than `target`, because /dev/stdout and /dev/fd may lead to a pipe, which has no path.
     with path.open("wb") as file:
         file.write(data)
 
@@ -188,12 +188,12 @@ def _is_file_behind(descriptor: int, path: Path) -> bool:
 
 
 def encodable(text: str) -> str:
-    """`text` with its lone surrogates, which UTF-8 does not have, as escapes."""
+    """Return `text` with lone surrogates, which UTF-8 cannot encode, as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def printable(text: str, keep: str = "") -> str:
-    """`text` with escapes for all characters but printable ones and those of `keep`: control characters, marks of direction."""
+    """Return `text` with all characters escaped that are neither printable nor in `keep`, such as control characters and bidi marks."""
     if text.isprintable():
         return text
     return "".join(

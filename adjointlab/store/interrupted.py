@@ -1,4 +1,4 @@
-"""Checks that a signal or user code has ended: their cases, which are stored, and the sentences that reports say of them."""
+"""Checks that a signal or user code has interrupted: storing their cases, and the sentences about them in reports."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ __all__ = ["checks_at_work", "interrupted_at", "keep_running", "note_replay", "n
 
 _REPLAY: Final = "replay its case: "
 _SEED: Final = "seed "
-"""Beginnings of notes on an exception that has interrupted a check."""
+"""Prefixes of the notes on an exception that has interrupted a check."""
 
 
 def note_seed(interrupt: BaseException, seed: int) -> None:
-    """Note the seed of the check's draws on the exception that has interrupted it."""
+    """Add the seed of the check's draws to the exception that has interrupted it, as a note."""
     interrupt.add_note(f"{_SEED}{seed}")
 
 
 def note_replay(interrupt: BaseException, command: str) -> None:
-    """Note how to run the case again that was interrupted."""
+    """Add the command that replays the interrupted case, as a note."""
     interrupt.add_note(f"{_REPLAY}{command}")
 
 
 def interrupted_at(label: str, interrupt: BaseException) -> str:
-    """Sentences on the check of that `label`, from the notes on the exception that has interrupted it."""
+    """Return sentences on the interrupted check with that `label`, from the notes on the exception."""
     notes = [str(note) for note in getattr(interrupt, "__notes__", ())]
     seed, replay = (
         next((note.removeprefix(kind) for note in notes if note.startswith(kind)), "")
@@ -40,22 +40,22 @@ def interrupted_at(label: str, interrupt: BaseException) -> str:
 def checks_at_work(
     folder: Path, labels: Mapping[tuple[str, str], str], by: str, *, are_kept: bool = True
 ) -> str:
-    """Sentences on the checks that run now, here or in other processes, by the records in `folder`: a line for each.
+    """Return a line on each check that is running, here or in other processes, according to the records in `folder`.
 
-    Their cases are stored if they `are_kept`. `labels` has the checks that are meant, by the location of the subject and the name
-    of the check; `by` is what ends them.
+    Their cases are stored if they `are_kept`. `labels` selects and names the checks, by the location of the subject and the name
+    of the check; `by` is the cause that ends them.
     """
-    told = []
+    sentences = []
     for running in at_work(folder):
         if label := labels.get((running.location, running.check)):
-            # While stored cases are replayed, nothing is drawn.
+            # The seed is 0 during the replay of stored cases, which draws nothing.
             seed = str(running.seed) if running.seed else ""
-            told.append(_was_at_work(label, seed, keep_running(running, folder, by) if are_kept else ""))
-    return "\n".join(told)
+            sentences.append(_was_at_work(label, seed, keep_running(running, folder, by) if are_kept else ""))
+    return "\n".join(sentences)
 
 
 def keep_running(running: Running, folder: Path, by: str) -> str:
-    """Store the case that runs when `by`, such as a signal, ends the process; the command that replays it, or "" where there is none."""
+    """Store the case that runs when `by`, such as a signal, ends the process; return the command that replays it, "" if there is no case."""
     if running.case is not None:
         with suppress(OSError, TypeError):
             path = keep_interrupted(running.case, running.location, running.world, by, folder)

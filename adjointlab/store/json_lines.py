@@ -1,4 +1,4 @@
-"""Files of one JSON value a line, to which processes append that may be killed at any time."""
+"""Files with one JSON value per line, to which processes append that may be killed at any time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 def lines(path: Path, kind: type[T]) -> list[T]:
     """Read a file, each line as a struct of `kind`.
 
-    A line that its writer did not finish, or that was damaged, is passed over, and a file that does not exist has no lines.
+    An incomplete or damaged line is skipped, and a file that does not exist has no lines.
     """
     try:
         content = read_file(path)
@@ -38,10 +38,10 @@ def lines(path: Path, kind: type[T]) -> list[T]:
 
 
 def append(path: Path, content: object) -> None:
-    """Append a line; the folder is made anew where user code has removed it.
+    """Append a line; make the folder again if user code has removed it.
 
-    The newline before it ends whatever half a line a killed process has left. With O_APPEND the one write is placed as a whole
-    behind what other processes write at the same time.
+    The newline before it ends an incomplete line of a process that was killed. Since the file is opened with O_APPEND, the single
+    write is not interleaved with those of other processes.
     """
     line = encoded(content)
     descriptor = in_folder(path, lambda: open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT))
@@ -50,13 +50,13 @@ def append(path: Path, content: object) -> None:
 
 
 def note(path: Path, content: object) -> None:
-    """Append a line if that can be done. For records that the work goes on without, as on a full disk."""
+    """Append a line if possible: for records without which the work can go on, for example if the disk is full."""
     with suppress(OSError):
         append(path, content)
 
 
 def encoded(content: object) -> bytes:
-    """JSON of `content`, with the lone surrogates of its texts, which UTF-8 does not have, as escapes."""
+    """Return `content` as JSON, with lone surrogates, which UTF-8 cannot encode, as escapes."""
     try:
         return msgspec.json.encode(content)
     except UnicodeEncodeError:
@@ -74,7 +74,7 @@ def _encodable(value: object) -> object:
 
 
 def json_figures(figures: Figures) -> Figures:
-    """Return `figures` with the numbers that JSON does not have as texts: "nan", "inf", "-inf"."""
+    """Return `figures` with non-finite numbers, which JSON lacks, as the strings "nan", "inf" and "-inf"."""
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in figures.items()

@@ -1,12 +1,12 @@
-"""A file of known failures, with which an adopter runs the whole suite from the first day.
+"""A file of known failures, which lets a project adopt the whole suite before it passes.
 
-One failure a line, and why it is known; ``#`` begins a comment::
+One failure per line, with the reason in a comment, which begins with ``#``::
 
     # until issue 17 is closed
     RingShift adjoint                                     # subject and check, as adjointlab list names them
     tests/test_layers.py::TestLinear::test_gradients      # or the node id of any test
 
-A listed failure does not fail the run. One that unexpectedly passes does, so that the list stays true.
+A listed failure does not fail the run. A listed check or test that unexpectedly passes does, so that the list stays up to date.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["BadList", "Known", "KnownFailures", "read"]
 
 
 class BadList(ValueError):
-    """A file is not a list of known failures; the message names the line, and says what a line may be."""
+    """A file is not a list of known failures; the message names the line, and says what a line may contain."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,17 @@ class KnownFailures:
     tests: dict[str, Known]
 
     def of_check(self, subject: str, check: str) -> Known | None:
-        """The line of a check of a subject."""
+        """Return the entry of a check of a subject."""
         return self.checks.get((subject, check))
 
     def of_test(self, nodeid: str) -> Known | None:
-        """The line of a test; that of a test without its parameters stands for all of them."""
+        """Return the entry of a test; an entry without parameters applies to all parameters."""
         return self.tests.get(nodeid) or self.tests.get(nodeid.partition("[")[0])
 
     def unused(
         self, pairs: Collection[tuple[str, str]], nodeids: Collection[str] | None = None
     ) -> list[Known]:
-        """The lines that none of the checks and tests that are run matches."""
+        """Return the entries that match none of the given checks and tests."""
         found = [known for pair, known in self.checks.items() if pair not in pairs]
         if nodeids is not None:
             present = {*nodeids, *(nodeid.partition("[")[0] for nodeid in nodeids)}
@@ -65,7 +65,7 @@ class KnownFailures:
 def read(path: Path) -> KnownFailures:
     """Read the list in a file. Raises :class:`BadList`."""
     try:
-        # Editors on Windows begin a file with a mark, which would be a part of the first name.
+        # utf-8-sig, because Windows editors may write a byte order mark, which would become part of the first name.
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
@@ -74,7 +74,7 @@ def read(path: Path) -> KnownFailures:
     tests: dict[str, Known] = {}
     for number, line in enumerate(text.splitlines(), 1):
         position = f"{path}:{number}"
-        # A node id may hold a # of its own, in a parameter; a comment has a blank before it.
+        # The parameters in a node id may contain a "#", so a comment needs a blank before it.
         content, _, comment = re.sub(r"(^|\s)#", "\0", line, count=1).partition("\0")
         content, known = content.strip(), Known(position, comment.strip())
         if not content:

@@ -1,4 +1,4 @@
-"""Files that a user has named for results: whether they can be written over, and each by one option alone."""
+"""Result files that a user has named: validating their names, and writing them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["is_replaceable", "is_source", "named_twice", "refused", "write_resul
 
 
 def is_replaceable(target: str) -> bool:
-    """Return True for a file that may be written more than once: a regular file, or none so far."""
+    """Return True if the file can be written more than once: a regular file, or one that does not exist yet."""
     return os.path.isfile(target) or not os.path.exists(target)
 
 
 def is_source(target: str) -> bool:
-    """Return True for a Python file: an option whose file was forgotten takes the next word of the command line for it."""
+    """Return True for a Python file, which is probably the next argument, taken for the file that was left out after the option."""
     return Path(target).suffix == ".py"
 
 
 def refused(target: str) -> str:
-    """A sentence on why no results can be written to `target`, as far as that can be told before; "" where they can."""
-    # Not the methods of Path, which raise where a name is too long or a folder may not be searched.
+    """Return the reason why results cannot be written to `target`, as far as it can be found out in advance; "" if they can."""
+    # Not with the methods of Path, which raise if a name is too long or a folder has no search permission.
     place = Path(os.path.realpath(target))
     if not os.path.isdir(place.parent):
         return f"the folder of {target} does not exist"
@@ -38,7 +38,7 @@ def refused(target: str) -> str:
 
 
 def named_twice(files: Iterable[tuple[str, str]]) -> str:
-    """A sentence on two options that name one file, by options with their files; "" where there are none, or it is a device."""
+    """Return an error message if two options, given as pairs of option and file, name the same file, unless it is a device; else ""."""
     options: dict[str, str] = {}
     for option, name in files:
         place = os.path.realpath(name)
@@ -49,7 +49,7 @@ def named_twice(files: Iterable[tuple[str, str]]) -> str:
 
 
 def write_results(target: str | Path, text: str) -> str:
-    """Write the file `target`. A reader never sees half of it. Return the reason why that fails, and "" where it does not."""
+    """Write the file `target`; a regular file is replaced atomically. Return the reason if writing fails, else ""."""
     try:
         overwrite(Path(target), text.encode("utf-8", "backslashreplace"))
     except OSError as error:

@@ -1,6 +1,6 @@
-"""A wrong matrix entry as a Python script, which shows it by two inner products on the plain communicator of mpi4py.
+"""A script that shows a wrong matrix entry by two inner products, using a plain communicator of mpi4py.
 
-It states two basis vectors as literals, so that its reader can follow the inner products without trusting the lab.
+It contains two basis vectors as literals, so that a reader can verify the inner products without trusting the lab.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ _EXPECTED = """        print("expected  =", {weight!r})
     same = same and left == {weight!r}
 """
 
-# The lab is imported first, as a whole: its own modules keep their constants.
+# The lab's modules are imported before the replacement, so that they keep their own constants.
 _TRANSLATION = """\
     # The operator talks to mpi4py here, so adjointlab.MPI has to mean mpi4py's constants.
     import adjointlab.worlds.mpi.world
@@ -159,7 +159,7 @@ _STORED = "dict(read(Path(__file__).with_suffix('.json')).case.parameters)"
 
 
 def functions_of(subject: Subject) -> list[Name] | None:
-    """Name an operator, or the two functions of a pair; `None` where a script cannot import them."""
+    """Return the name of an operator, or those of the two functions of a pair; `None` if a script cannot import them."""
     functions = (subject.target,) if subject.kind is Kind.OPERATOR else subject.pair
     names = [name for function in functions if (name := _function_name(function)) is not None]
     return names if len(names) == len(functions) else None
@@ -189,7 +189,7 @@ Exit codes: 1 while they differ{differ}, 0 once they do not, 2 where it cannot r
 
 
 class _Call(NamedTuple):
-    """Expressions of both directions, and the lines that come before them."""
+    """The expressions that apply both directions, and the lines that precede them."""
 
     setup: Sequence[str]
     forward: str
@@ -205,9 +205,9 @@ def products(
     findings: str,
     beside: Path,
 ) -> str:
-    """The text of the script that shows a matrix `entry`, by the names of the `functions_of` the subject.
+    """Return the script that shows a matrix `entry`, with the names that :func:`functions_of` returns for the subject.
 
-    `findings` are comments on the failure, and `beside` is the reproducer beside the script.
+    `findings` are comments that describe the failure, and `beside` is the reproducer beside the script.
     """
     not_passed = _not_passed(subject)
     made = literal({key: value for key, value in case.parameters.items() if key not in not_passed})
@@ -253,7 +253,7 @@ def products(
 
 
 def _not_passed(subject: Subject) -> tuple[str, ...]:
-    """Names of the arguments of a case that the code under test does not get: a pair does not get its spaces."""
+    """Return the names of a case's arguments that the code under test does not get, such as the spaces of a pair."""
     if subject.kind is Kind.OPERATOR:
         return ()
     bounds = [name for name in BOUNDS if not any(has_parameter(function, name) for function in subject.pair)]
@@ -261,7 +261,7 @@ def _not_passed(subject: Subject) -> tuple[str, ...]:
 
 
 def _call(subject: Subject, functions: list[Name], made: str | None, not_passed: tuple[str, ...]) -> _Call:
-    """The call of an operator, or of the functions of a pair, with the arguments that a literal makes or the JSON file has."""
+    """Return the call of an operator or of a pair's functions. The arguments are the literal `made`, or read from the JSON file."""
     setup = [f"arguments = {made or _STORED}"]
     if made is None and not_passed:
         setup.append(f"arguments = {{k: v for k, v in arguments.items() if k not in {not_passed}}}")
@@ -286,7 +286,7 @@ def _modules(functions: list[Name]) -> tuple[str, ...]:
 
 
 def _without_mpi(subject: Subject, *, needs_lab: bool) -> str:
-    """The lines that run where mpi4py is missing: on simulated ranks, if the lab is needed anyway."""
+    """Return the lines that run if mpi4py is missing: they replay the case on simulated ranks, if the lab is needed anyway."""
     found = subject_name(subject)
     if found is None or not needs_lab:
         return _NOT_WITHOUT_MPI
@@ -294,7 +294,7 @@ def _without_mpi(subject: Subject, *, needs_lab: bool) -> str:
 
 
 def _values(space: Space, ranks: int, index: int) -> str:
-    """The local tensors of the basis vector `index` on all ranks, as text."""
+    """Return the source of the basis vector `index`: its local tensors on all ranks."""
     everywhere = []
     for rank in range(ranks):
         held = zip(

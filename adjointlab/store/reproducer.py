@@ -1,7 +1,7 @@
-"""Reproducers: a failing case as a JSON file that replays, and as a script that stands alone.
+"""Reproducers: a failing case as a JSON file that can be replayed, and as a script.
 
 The JSON file is data: it is checked against a schema (:class:`Reproducer`), nothing in it is evaluated or unpickled, and
-what it says of its subject is a name only. A JSON file of other content is never overwritten, nor is a script that was changed.
+it refers to its subject by name only. A JSON file with another case is never overwritten, nor is a script that the user has changed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class BadReproducer(ValueError):
-    """A file is no reproducer that this version reads; the message says why."""
+    """A file is not a reproducer that this version can read; the message says why."""
 
 
 _SCHEMA: Final = 1
@@ -55,9 +55,9 @@ class Reproducer(
     tag_field="schema",
     tag=_SCHEMA,
 ):
-    """A reproducer as its file holds it: the fields of the JSON object, beside ``"schema": 1``.
+    """The contents of a reproducer file: the fields of the JSON object, in addition to ``"schema": 1``.
 
-    A new field needs a default, so that older files can still be read. A field that changes its meaning needs a new number.
+    A new field needs a default, so that older files can still be read. A field that changes its meaning needs a new schema number.
     """
 
     location: str  # where the subject was declared, "module:name"
@@ -66,8 +66,10 @@ class Reproducer(
     headline: str
     lines: tuple[tuple[str, str], ...]
     case: Case
-    is_death: bool = False  # a process has ended in it
-    file: str = ""  # that declares the subject, as seen from the folder where it failed; empty where that is not known
+    is_death: bool = False  # the case has ended a process
+    file: str = (
+        ""  # the file that declares the subject, relative to the folder where it failed; empty if not known
+    )
 
     @property
     def subject(self) -> str:
@@ -78,7 +80,7 @@ class Reproducer(
         return self.case.check
 
     def is_of(self, subject: Subject) -> bool:
-        """Return True for a failure of that subject."""
+        """Return True if this is a failure of `subject`."""
         is_there = self.subject == subject.name and same_subject(self.location, subject.location)
         return is_there and _may_be_one_file(self.file, _file_of(subject))
 
@@ -88,11 +90,11 @@ class Written:
     """The files of a failure."""
 
     json: Path
-    script: Path | None  # where a script can import the subject
+    script: Path | None  # None if a script cannot import the subject
 
     @staticmethod
     def beside(path: Path) -> Written:
-        """The files of the reproducer at `path`: its script may have gone, or never have been."""
+        """Return the files of the reproducer at `path`, whose script may be missing."""
         script = path.with_suffix(".py")
         return Written(path, script if script.is_file() else None)
 
@@ -111,7 +113,7 @@ def write(result: SearchResult, subject: Subject, folder: Path) -> Written:
         text = script(case, result, subject, path)
         if text is not None and not _is_changed(beside):
             write_atomically(beside, _marked(text.encode()))
-    # It looks at the user's modules and folders, and the disk may be full: the case replays without it.
+    # Writing the script inspects the user's modules and folders, and the disk may be full. The case can be replayed without it.
     except Exception:
         text = None
     return Written(path, None if text is None else beside)
@@ -121,12 +123,12 @@ _MARK: Final = b"# Written anew whenever the failure is found again, unless some
 
 
 def _marked(text: bytes) -> bytes:
-    """The text with a last line that tells whether what stands above it was changed."""
+    """Append a line with a checksum, which shows if the text above it has been changed."""
     return b"%b%b%08x\n" % (text, _MARK, zlib.crc32(text))
 
 
 def _is_changed(script: Path) -> bool:
-    """Return True for a script that is not as it was written."""
+    """Return True if the script has been changed since it was written."""
     try:
         text = script.read_bytes()
     except FileNotFoundError:
@@ -135,7 +137,7 @@ def _is_changed(script: Path) -> bool:
 
 
 def write_case(case: Case, location: str, world: str, verdict: Verdict, folder: Path, file: str = "") -> Path:
-    """Store a failure of the subject declared at `location` without a script, for which the subject would be needed."""
+    """Store a failure of the subject declared at `location`, without a script, which would need the subject itself."""
     path = _path_of(folder, case, location, file)
     data = _encoded(case, location, world, verdict, file)
     in_folder(path, lambda: write_atomically(path, data))
@@ -143,7 +145,7 @@ def write_case(case: Case, location: str, world: str, verdict: Verdict, folder: 
 
 
 def keep_interrupted(case: Case, location: str, world: str, by: str, folder: Path) -> Path:
-    """Store a case that ran when its process was ended by `by`; one that is stored already stays as it is, with its failure."""
+    """Store a case that was running when `by` ended its process. A case that is already stored is left unchanged, with its failure."""
     path = _path_of(folder, case, location)
     if not path.exists():
         verdict = unjudged(f"{by} ended the process while this case ran")
@@ -157,7 +159,7 @@ def read(path: Path | str) -> Reproducer:
 
 
 def read_own(path: Path) -> Reproducer:
-    """Read the reproducer in a file of the lab's own, which is no link, as :func:`read` does."""
+    """Read the reproducer in one of the lab's files, which must not be a symbolic link, as :func:`read` does."""
     return _read(path, read_file)
 
 
@@ -174,13 +176,13 @@ def _read(path: Path, content_of: Callable[[Path], bytes]) -> Reproducer:
         return content
     except OSError as error:
         raise BadReproducer(f"{path}: {error.strerror or error}") from None
-    # RecursionError: a file of many opening brackets.
+    # RecursionError is raised for a file with many opening brackets.
     except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
         raise BadReproducer(f"{path}: not a failure as adjointlab stores it: {error}") from None
 
 
 def _require_schema(fields: dict[str, object]) -> None:
-    """Raise `ValueError` for a file of another format, or of none; msgspec takes the tag of a struct that has no alternative for granted."""
+    """Raise `ValueError` if the schema number is missing or different: msgspec does not require the tag of a struct outside a union."""
     if "schema" not in fields:
         raise ValueError("the number of its `schema` is missing")
     if fields["schema"] != _SCHEMA:
@@ -190,13 +192,13 @@ def _require_schema(fields: dict[str, object]) -> None:
 
 
 def _refuse_unknown(given: object, known: object) -> None:
-    """Raise `ValueError` if `given` has fields that `known`, which was made of it, has not.
+    """Raise `ValueError` if `given` has fields that are missing in `known`, which was decoded from it.
 
-    msgspec refuses the unknown fields of structs alone, and a case holds dataclasses and objects of the lab too.
+    msgspec rejects unknown fields only in structs, and a case also contains dataclasses and objects of the lab.
     """
     if isinstance(given, dict) and isinstance(known, dict):
         for name, value in given.items():
-            if name not in known and value:  # a default is left out
+            if name not in known and value:  # `known` omits defaults
                 raise ValueError(f"unknown field `{name}`")
             _refuse_unknown(value, known.get(name))
     elif isinstance(given, list) and isinstance(known, list):
@@ -219,9 +221,9 @@ def _encoded(case: Case, location: str, world: str, verdict: Verdict, file: str)
 
 
 def _path_of(folder: Path, case: Case, location: str, file: str = "") -> Path:
-    """The file of a case in `folder`, named by as few digits of its digest as tell it from the other files there.
+    """Return the file of a case in `folder`. Its name has as many digits of the digest as distinguish it from the other files there.
 
-    Subjects of one name, declared at different locations, may fail at the same case: each has a file of its own.
+    Subjects with the same name, declared at different locations, may fail in the same case: each gets a separate file.
     """
     digest = case.digest
     for length in range(4, len(digest)):
@@ -232,19 +234,19 @@ def _path_of(folder: Path, case: Case, location: str, file: str = "") -> Path:
 
 
 def same_subject(one: str, other: str) -> bool:
-    """Return True if two locations mean one subject: its file may be imported under a longer or a shorter name."""
+    """Return True if two locations refer to the same subject, whose module may be imported under a longer or a shorter name."""
     return one == other or one.endswith(f".{other}") or other.endswith(f".{one}")
 
 
 def _file_of(subject: Subject) -> str:
-    """The file of the module that declares a subject; empty for one elsewhere than below the current folder."""
+    """Return the file of the module that declares a subject; empty if it is not below the current folder."""
     module = sys.modules.get(subject.location.partition(":")[0])
     file = shown_path(getattr(module, "__file__", None) or os.sep)
     return "" if os.path.isabs(file) else file
 
 
 def _may_be_one_file(one: str, other: str) -> bool:
-    """Return False for the names of two files that are both there: without a package, modules of both have the name of the file alone."""
+    """Return False if these are two different existing files: outside packages, modules of both may have the same name."""
     return not (one and other) or one == other or not (os.path.isfile(one) and os.path.isfile(other))
 
 
@@ -258,15 +260,15 @@ def _holds(path: Path, case: Case, location: str, file: str) -> bool:
 
 
 def stem(subject: str, check: str) -> str:
-    """The beginning of the names of files with failures of a check of a subject."""
+    """Return the prefix of the file names of a check's failures."""
     return f"{_safe(subject)}-{_safe(check)}"
 
 
 _MOST_BYTES: Final = 60
-"""Of a name in a file name: the commonest limit of file systems is 255 for all of it."""
+"""Largest length of a subject's or check's name in a file name, which most file systems limit to 255 bytes."""
 
 
 def _safe(name: str) -> str:
-    """`name` as a part of a file name: no folders, no patterns of `glob`, and short enough for any file system."""
+    """Return `name` as a part of a file name, without separators and `glob` patterns, and short enough for any file system."""
     safe = "".join(char if char.isalnum() or char in "_." else "_" for char in name)
     return safe.encode()[:_MOST_BYTES].decode(errors="ignore")

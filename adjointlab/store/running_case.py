@@ -1,7 +1,7 @@
-"""The record of the running case: on disk before the case runs, so that it is known whatever ends the process.
+"""The record of the running case, which is on disk before the case runs, so that it is known however the process ends.
 
-The record of each case is written over that of the case before, into a file that stays open; a file for each case would cost
-more than many a case. (A record of 600 bytes takes about 10 microseconds, most of it to encode the case.) Nothing is
+Each record overwrites that of the previous case, in a file that stays open, because creating a file for each case would take
+longer than many cases do. (A record of 600 bytes takes about 10 microseconds, most of them to encode the case.) Nothing is
 synchronised to the disk: the kernel keeps what a killed process has written.
 """
 
@@ -52,38 +52,38 @@ NAME: Final = "running.json"
 """The file's name in the folder of failures."""
 
 _OTHERS: Final = "running-*.json"
-"""The files of further processes with the same folder."""
+"""The files of further processes that use the same folder."""
 
 _BLOCK: Final = 1024
-"""The file grows in steps of so many bytes."""
+"""The file grows in multiples of this many bytes."""
 
 
 class EndedBy(StrEnum):
-    """The cause for which a job has ended itself. The values stand in files."""
+    """The reason why a job has ended itself. The values are stored in files."""
 
     NOTHING = ""
     WATCHDOG = "watchdog"
     EXHAUSTION = "communicators"
-    """MPI has no communicators left. The job goes on after a restart."""
+    """MPI has no communicators left. The job continues after a restart."""
 
 
 class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The piece of work that a job is at: the check of a subject."""
+    """The check of a subject that a job is running."""
 
-    reference: str  # names the subject on a command line
+    reference: str  # the subject's name on a command line
     location: str  # where it is declared, "module:name"
     check: str
     world: WorldName
     ranks: int  # of the world
-    seed: int  # of the draws
+    seed: int  # of the draws; 0 during a replay
 
 
 class Running(Progress, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=1):
-    """A record as the file holds it: these fields and those of :class:`Progress`, beside ``"schema": 1``.
+    """The contents of a record file: these fields and those of :class:`Progress`, in addition to ``"schema": 1``.
 
-    `done` cases had been judged before `case` while `stage` was "drawing"; later stages run cases again. A job that the watchdog
-    has ended leaves the `kind` of failure, and the path of its `reproducer`; where it was at no case, a sentence that says `because`
-    of what. A `command` that is at work in several processes reads the records of those that have died itself.
+    `done` is the number of cases judged before `case` in the stage "drawing"; later stages run cases again. A job that the watchdog
+    has ended leaves the `kind` of failure and the path of its `reproducer`, or, if no case was running, the reason in `because`.
+    A `command` that runs its checks in several processes reads the records of its dead processes itself.
     """
 
     done: int
@@ -106,7 +106,7 @@ class Running(Progress, frozen=True, forbid_unknown_fields=True, tag_field="sche
         reproducer: str = "",
         because: str = "",
     ) -> Running:
-        """The record of `case`."""
+        """Return the record of `case`."""
         return Running(
             **structs.asdict(progress),
             done=done,
@@ -120,24 +120,24 @@ class Running(Progress, frozen=True, forbid_unknown_fields=True, tag_field="sche
         )
 
     def replay_command(self, path: Path) -> str:
-        """The command that runs its case again, which is stored at `path`; it names the subject, installed or not."""
+        """Return the command that replays the case stored at `path`. It names the subject, which need not be installed."""
         start = self.world.launcher(1 if self.case is None else self.case.ranks)
         words = [*start, "adjointlab", "replay", str(from_here(path)), "--subject", self.reference]
         return printable(shlex.join(words))
 
 
 class RunningCaseFile:
-    """Keeps the record of one piece of work in `folder`. On one rank only.
+    """Keeps the record of one check in `folder`. On one rank only.
 
-    The file is locked as long as it is open. Where another live process keeps its record there, this one's has a name that no
-    other has, ``running-<random>.json``. The records of processes that have died are read first (:attr:`previous`), and then
-    written over or removed, but for those of the same command, which asks for them (:func:`left_behind`). In a
-    folder that cannot be written to, or on a file system without locks, the work goes on without a record.
+    The file is locked as long as it is open. If another live process has the lock, this one's record has a unique name,
+    ``running-<random>.json``. The records of dead processes are read first (:attr:`previous`) and then overwritten or removed,
+    except for those of the same command, which reads them itself (:func:`left_behind`). If the folder is not writable, or the
+    file system has no locks, the check runs without a record.
     """
 
     def __init__(self, folder: Path, progress: Progress) -> None:
         self.path = folder / NAME
-        self.last: Case | None = None  # that was recorded
+        self.last: Case | None = None  # the last case that was recorded
         self._progress = progress
         self._made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
         self._file = _locked(self.path)
@@ -161,31 +161,31 @@ class RunningCaseFile:
         data = _encoded(Running.of(self._progress, case, done, stage))
         if len(data) >= self._length:
             self._length = (len(data) // _BLOCK + 1) * _BLOCK
-        with suppress(OSError):  # such as a full disk
+        with suppress(OSError):  # for example, a full disk
             _write_over(self._file, data, self._length)
 
     def forget(self) -> None:
-        """Keep no record any more, in a child process: that of the parent stays, and so does its lock alone."""
+        """Stop recording, in a child process. The parent keeps its record, and alone holds the lock."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
 
     def clear(self) -> None:
-        """Remove the record: the work is done, whatever its result."""
+        """Remove the record: the check has ended, with whatever result."""
         file, self._file = self._file, None
         if file is not None:
             _remove(self.path, file)
             for folder in self._made:
-                with suppress(OSError):  # it holds a reproducer now
+                with suppress(OSError):  # not empty: it contains a reproducer
                     folder.rmdir()
 
 
 @contextmanager
 def recording(folder: Path, progress: Progress, *, is_leader: bool) -> Iterator[RunningCaseFile | None]:
-    """On the leader, keep the record of a piece of work and remove it at the end; only a process that dies leaves it."""
+    """Context that keeps the record of a check on the leader, and removes it at the end. Only a process that dies leaves it."""
     file: RunningCaseFile | None = None
     try:
-        # A signal in between would leave a file that says that the process has died.
+        # A signal between creating the file and the `with` below would leave the file, as if the process had died.
         with signals_held():
             file = RunningCaseFile(folder, progress) if is_leader else None
         with nullcontext() if file is None else forks_cut_off(file.forget):
@@ -197,18 +197,18 @@ def recording(folder: Path, progress: Progress, *, is_leader: bool) -> Iterator[
 
 
 def at_work(folder: Path) -> list[Running]:
-    """The records that processes keep in `folder` now."""
+    """Return the records that processes keep in `folder` now."""
     records = (read_file(path) for path in (folder / NAME, *paths_in(folder, _OTHERS)))
     return [running for running in records if running is not None]
 
 
 def is_record(path: Path) -> bool:
-    """Return True for a file that has the name of a record."""
+    """Return True if the file has the name of a record."""
     return path.name == NAME or path.match(_OTHERS)
 
 
 def left_behind(folder: Path, location: str, check: str) -> Running | None:
-    """Read and remove the record that a process which has died has left of the check of the subject at `location`."""
+    """Read and remove the record that a dead process has left of the check of the subject at `location`."""
 
     def is_of_check(running: Running | None) -> bool:
         return running is not None and (running.location, running.check) == (location, check)
@@ -217,9 +217,9 @@ def left_behind(folder: Path, location: str, check: str) -> Running | None:
 
 
 def write_end(path: Path, running: Running) -> None:
-    """Write `running` over the record at `path`, from a process or thread that does not keep it.
+    """Overwrite the record at `path` with `running`, from a process or thread that does not keep it.
 
-    This does not wait for the lock: its owner is the process that is about to be ended.
+    Does not wait for the lock, because its owner is the process that is about to be ended.
     """
     file = in_folder(path, lambda: open_file(path, os.O_WRONLY | os.O_CREAT))
     try:
@@ -229,33 +229,33 @@ def write_end(path: Path, running: Running) -> None:
 
 
 def read(folder: Path) -> Running | None:
-    """Read the record of `folder`; `None` where there is none, or none that can be read."""
+    """Read the record of `folder`; `None` if there is none, or if it cannot be read."""
     return read_file(folder / NAME)
 
 
 def read_file(path: Path) -> Running | None:
-    """Read the record in a file; `None` where there is none, or none that can be read."""
+    """Read the record in a file; `None` if there is none, or if it cannot be read."""
     for _ in range(3):
         try:
             data = files.read_file(path)
             if not data:
-                return None  # made, and nothing recorded yet: as each check finds its own
+                return None  # the file is new, and nothing has been recorded yet
             running = msgspec.json.decode(data, type=Running)
             return structs.replace(running, case=running.case and running.case.restored())
         except OSError:
             return None
         except (msgspec.DecodeError, ValueError, TypeError, RecursionError):
-            # A reader may see a write half done; the next one will be whole.
+            # A write may be in progress; try again.
             time.sleep(0.01)
     return None
 
 
 def _locked(path: Path) -> int | None:
-    """Open and lock a file; `None` where another process has it, or it cannot be made or locked.
+    """Open and lock a file; `None` if another process has the lock, or if it cannot be created or locked.
 
-    The kernel gives the lock back when the process ends, however it ends. So an unlocked file with a record in it was left by
-    a process that has died. A child would hold the lock after that: programs that are started do not inherit the descriptor, and
-    forks close theirs (:meth:`RunningCaseFile.forget`).
+    The kernel releases the lock when the process ends, however it ends. So an unlocked file with a record was left by a process
+    that has died. A child process must not keep the lock beyond that: programs that are started do not inherit the descriptor,
+    and forks close theirs (:meth:`RunningCaseFile.forget`).
     """
     try:
         file = in_folder(path, lambda: open_file(path, os.O_RDWR | os.O_CREAT))
@@ -264,7 +264,7 @@ def _locked(path: Path) -> int | None:
     try:
         return _lock(file)
     except OSError:
-        # Without locks nobody could tell a record of a process that has died from one that is kept.
+        # Without locks, the record of a dead process could not be distinguished from that of a live one.
         with suppress(OSError):
             if not path.stat().st_size:
                 path.unlink()
@@ -272,13 +272,13 @@ def _locked(path: Path) -> int | None:
 
 
 def _lock(file: int) -> int | None:
-    """Lock an open file; close it and return `None` where another process has it. Raises `OSError`, the file closed, where there are no locks."""
+    """Lock an open file; close it and return `None` if another process has the lock. Closes it and raises `OSError` if there are no locks."""
     try:
-        # Not lockf, as job_log has it: this process would lose the lock whenever it has read a record, and closes it.
+        # Not lockf, which job_log uses: this process would lose the lock whenever it reads the record and closes the file.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(file).st_nlink:
             return file
-        # Its owner has removed it between the two calls: a record in it could not be found.
+        # The owner removed the file between `open` and `flock`, so nobody would find a record in it.
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EAGAIN):
             os.close(file)
@@ -288,7 +288,7 @@ def _lock(file: int) -> int | None:
 
 
 def _taken(paths: Iterable[Path], is_wanted: Callable[[Running | None], bool]) -> Iterator[Running | None]:
-    """Read the records whose owners have died; remove those that are wanted, and yield them."""
+    """Read the records whose owners have died; remove and yield those that are wanted."""
     for path in paths:
         try:
             file = _lock(open_file(path, os.O_RDWR))
@@ -305,14 +305,14 @@ def _taken(paths: Iterable[Path], is_wanted: Callable[[Running | None], bool]) -
 
 
 def _is_asked_for(running: Running | None) -> bool:
-    """Return True for the record of a process that the command of this one has shared its checks out to as well."""
+    """Return True if the record belongs to a process of the same command, which reads it itself (:func:`left_behind`)."""
     return running is not None and running.command != "" and running.command == os.environ.get(COMMAND)
 
 
 def _remove(path: Path, file: int) -> None:
     """Remove a record that this process has locked, and close it."""
-    # Removed before it is closed: as soon as the lock is gone, the file may be another process's record. And compared, since
-    # somebody may have removed it already and another process have made its own in the place.
+    # Removed before it is closed: once the lock is released, the file may become another process's record. Compared first, because
+    # the file may have been removed already, and another process may have created its record under the same name.
     with suppress(OSError):
         if os.path.samestat(os.fstat(file), path.stat(follow_symlinks=False)):
             path.unlink(missing_ok=True)
@@ -322,15 +322,15 @@ def _remove(path: Path, file: int) -> None:
 def _encoded(running: Running) -> bytes:
     try:
         case = running.case and running.case.plain()
-    except TypeError:  # parameters that are not data: storing the failure will say so
+    except TypeError:  # parameters that are not plain data: storing the failure reports this
         case = None
     return encoded(structs.replace(running, case=case))
 
 
 def _write_over(file: int, data: bytes, length: int) -> None:
-    """Write a record over the last one, in one call and without truncating the file first.
+    """Overwrite the last record in a single call, without truncating the file first.
 
-    A process that is killed leaves one record or the other, never an empty file. Blanks, which JSON ignores, cover what is left
-    of a longer record: it has `length` bytes, or more where it does not fit.
+    A process that is killed leaves one record or the other, never an empty file. The record is padded with blanks, which JSON
+    ignores, to `length` bytes, so that nothing of a longer record remains.
     """
     os.pwrite(file, data.ljust(length - 1) + b"\n", 0)

@@ -1,4 +1,4 @@
-"""A failing case as a Python script, which ends with 1 while the failure is seen, 0 once it is not, and 2 where it cannot run.
+"""A failing case as a Python script, which exits with 1 while the failure occurs, 0 once it does not, and 2 if it cannot run.
 
 There are two forms. A wrong matrix entry of an operator or of a pair of functions is shown on the plain communicator of
 mpi4py (:mod:`adjointlab.store.products_script`). Any other failure is replayed, by the lab, from the JSON file beside the script.
@@ -43,7 +43,7 @@ another launcher and is not seen under this one. Under mpiexec, a case that ends
 
 
 def script(case: Case, report: SearchResult, subject: Subject, beside: Path) -> str | None:
-    """The text of the script for `case`; `None` for a subject that no other process can import.
+    """Return the script for `case`; `None` if no other process can import its subject.
 
     `beside` is the reproducer beside it. A subject is importable if it, or its function, is an attribute of a
     module with a file.
@@ -86,7 +86,7 @@ def _replayed(case: Case, report: SearchResult, subject: Subject, findings: str,
 
 
 def _shows_products(case: Case, report: SearchResult, subject: Subject, spaces: Spaces) -> bool:
-    """Return True if plain basis vectors show the failure, and MPI has their types."""
+    """Return True if plain basis vectors show the failure, and MPI supports their element types."""
     tensors = (*spaces.domain.tensors, *spaces.codomain.tensors)
     return (
         report.status is Status.INCOHERENT
@@ -101,6 +101,6 @@ def _shows_products(case: Case, report: SearchResult, subject: Subject, spaces: 
 
 
 def _needs_a_schedule(report: SearchResult) -> bool:
-    """Return True for a failure that was seen to need another order of ranks and messages than the simplest."""
+    """Return True if the failure was found to need another order of ranks and messages than the simplest one."""
     evidence = report.verdict.evidence
     return evidence is not None and any(hint.kind is FaultKind.SCHEDULE for hint in evidence.retried)

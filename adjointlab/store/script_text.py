@@ -1,6 +1,6 @@
-"""Parts of every script of a failing case: its first lines, the names of what it imports, and where that lies.
+"""Common parts of the scripts of failing cases: the first lines, the names of imported objects, and the folders of their modules.
 
-No text from outside enters a script but as a literal of ASCII characters or in comments (:func:`commented`).
+Text from outside enters a script only as an ASCII literal or in comments (:func:`commented`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "subject_name",
 ]
 
-# The second line is ours and names the encoding: Python would otherwise look for a name of one in the reader's text.
+# The second line names the encoding: otherwise Python would look for an encoding declaration in the findings, which are user text.
 HEAD = """#!/usr/bin/env python3
 # -*- coding: utf-8 -*-
 {findings}
@@ -53,7 +53,7 @@ sys.path += ["", *map(str, Path(__file__).resolve().parents)]
 
 
 class Name(NamedTuple):
-    """An object that a script can import: an attribute of a module, and the folder where that module is found."""
+    """An object that a script can import: a module, an attribute of it, and the folder where the module is found."""
 
     module: str
     attribute: str
@@ -61,13 +61,13 @@ class Name(NamedTuple):
 
 
 def commented(*texts: str) -> str:
-    """Lines of comments that show `texts`, whatever is in them: what is not printable is escaped."""
+    """Return `texts` as comment lines, with characters that are not printable escaped."""
     lines = [line for text in texts for line in text.splitlines() or [""]]
     return "\n".join(f"# {printable(line)}".rstrip() for line in lines)
 
 
 def literal(value: object) -> str | None:
-    """Python source in ASCII that makes `value`; `None` for what has no literal."""
+    """Return an ASCII Python expression for `value`; `None` if there is none."""
     match value:
         case None | bool() | int() | str() if type(value).__module__ == "builtins":
             return ascii(value)
@@ -87,7 +87,7 @@ def literal(value: object) -> str | None:
 
 
 def subject_name(subject: Subject) -> Name | None:
-    """Name a subject; `None` for one that no variable of its module holds, or whose module has no file."""
+    """Return the name of a subject; `None` if it is not a variable of its module, or if the module has no file."""
     module, _, name = subject.location.partition(":")
     if vars(sys.modules.get(module, subject)).get(name) is not subject:
         return None
@@ -95,7 +95,7 @@ def subject_name(subject: Subject) -> Name | None:
 
 
 def in_module(module: str, attribute: str) -> Name | None:
-    """The name of an attribute of a module that has a file: by the module's name, or by its file's where that differs."""
+    """Return the name of an attribute of a module, by the module's name, or by its path if that does not match; `None` without a file."""
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None or not attribute.isprintable():
         return None
@@ -109,24 +109,24 @@ def in_module(module: str, attribute: str) -> Name | None:
 
 
 def script_name(beside: Path) -> str:
-    """The file name of the script beside that reproducer."""
+    """Return the file name of the script beside the reproducer `beside`."""
     return beside.with_suffix(".py").name
 
 
 _INSTALLED: Final = tuple(
-    # Commands lie in "scripts", the folder that Python puts first for them.
+    # Console scripts lie in "scripts", which Python therefore puts first on their path.
     str(Path(sysconfig.get_paths()[key]).resolve())
     for key in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
 )
 
 
 def folders(names: list[Name], beside: Path) -> str:
-    """The folders that a script puts on the path, the first one last: those that are on it here and no part of Python.
+    """Return the folders that a script puts on its path, in reverse order: those on this process's path that are not part of Python.
 
-    `beside` is the file beside the script. A folder of the project that has their folder is named as the script sees it, for
-    another checkout of the project may have the script too, and is to run its own code.
+    `beside` is the file beside the script. A folder inside the project that contains the script is given relative to the script,
+    so that a copy of the script in another checkout runs that checkout's code.
     """
-    # The functions of `os.path` raise for no entry: not for one that may not be looked into, nor for one that is too long a name.
+    # With `os.path`, whose functions raise for no entry, even one without search permission or with too long a name.
     known = [os.path.realpath(entry) for entry in sys.path if entry and os.path.isdir(entry)]
     wanted = dict.fromkeys([*(name.folder for name in names), *known])
     return str(
@@ -135,6 +135,6 @@ def folders(names: list[Name], beside: Path) -> str:
 
 
 def _seen_from(file: Path, folder: str) -> str:
-    """`folder` relative to that of `file`, if it is in the project whose folder has that one; else as it is."""
+    """Return `folder` relative to the folder of `file`, if it is inside the parent of that folder; else unchanged."""
     own = file.resolve().parent
     return os.path.relpath(folder, own) if Path(folder).is_relative_to(own.parent) else folder

@@ -1,8 +1,8 @@
-"""Element types of the tensors that user code creates while it makes a module parallel, or the stages of a pipeline."""
+"""Element types of the parameters that users' code makes or converts while it makes a module parallel, or the stages of a pipeline."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import get_ident
 
@@ -11,14 +11,15 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.parameter import is_lazy
 
-from adjointlab.core.arrays import element_type_in
+from adjointlab.core.layer import element_type_noted
+from adjointlab.torch_distributed.converted_modules import convert, converted_to
 
-__all__ = ["convert", "made_in"]
+__all__ = ["made_in"]
 
 
 @contextmanager
 def made_in(dtype: torch.dtype) -> Iterator[None]:
-    """Context in which parameters that this thread makes are converted to an element type as soon as a module registers them.
+    """Convert to an element type, as soon as a module has them, the parameters that this thread makes, and modules that it converts.
 
     Later is too late: DistributedDataParallel, and hooks on gradient accumulators, lose a parameter whose element type changes, and
     `fully_shard` keeps its part in the old type.
@@ -31,13 +32,7 @@ def made_in(dtype: torch.dtype) -> Iterator[None]:
 
     handle = register_module_parameter_registration_hook(convert_new)
     try:
-        yield
+        with converted_to(dtype), element_type_noted():
+            yield
     finally:
         handle.remove()
-
-
-def convert(tensors: Iterable[torch.Tensor], dtype: torch.dtype) -> None:
-    """Convert tensors in place to an element type; complex ones to the complex type of its precision."""
-    for held in tensors:
-        if (wanted := element_type_in(dtype, held.dtype)) != held.dtype:
-            held.data = held.data.to(wanted)

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import nn
-from torch.distributed._composable.contract import STATE_KEY
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
 
 from adjointlab.core import arrays
 from adjointlab.core.arrays import is_differentiable, to_numpy
@@ -26,6 +24,7 @@ from adjointlab.core.layer import OutputPath, PassHooks, element_type_noted, out
 from adjointlab.core.operator import OtherOutputs
 from adjointlab.core.pieces import Fused
 from adjointlab.core.space import Space
+from adjointlab.torch_distributed.data_parallel import is_data_parallel, is_flattening, kept_elsewhere
 from adjointlab.torch_distributed.dtensors import (
     Placements,
     check_claim,
@@ -81,21 +80,23 @@ class NamedModule(nn.Module):
         """The module under test."""
         return self._made()
 
+    @element_type_noted()
     def before_backward(self) -> None:
         """Let the user's code clear gradients that it keeps."""
         if self._hooks.before_backward is not None:
-            with element_type_noted():
-                self._hooks.before_backward(self.made)
+            self._hooks.before_backward(self.made)
 
+    @element_type_noted()
     def after_backward(self) -> None:
         """Let the user's code reduce gradients."""
         if self._hooks.after_backward is not None:
-            with element_type_noted():
-                self._hooks.after_backward(self.made)
+            self._hooks.after_backward(self.made)
 
-    def pass_context(self) -> AbstractContextManager[object]:
+    @contextmanager
+    def pass_context(self) -> Iterator[None]:
         """The context of a pass."""
-        return self._hooks.context()
+        with element_type_noted(), self._hooks.context():
+            yield
 
     def train(self, mode: bool = True) -> Self:
         self.made.train(mode)
@@ -118,7 +119,8 @@ class ParallelModule(NamedModule):
     """The `module` that was made from a sequential one, on plain local tensors; `names` are those of the parameters and buffers there.
 
     `outputs` are the paths and element types of the tensors that the sequential one returns, in order. Calls raise
-    :class:`OtherOutputs` for other outputs, except that real ones may have another type if `in_another_type`.
+    :class:`OtherOutputs` for other outputs, except that real ones may have another type if `in_another_type`. `wrappers` are data-parallel
+    modules that were made with it; not all need be in it.
     """
 
     def __init__(
@@ -131,12 +133,14 @@ class ParallelModule(NamedModule):
         names: Names,
         hooks: PassHooks,
         *,
+        wrappers: Iterable[nn.Module],
         in_another_type: bool,
     ) -> None:
         paths = names.paths(module)
         parameters = {name: module.get_parameter(path) for name, path in paths.parameters.items()}
         super().__init__(module, parameters, paths.buffers, hooks)
         self._mesh, self._placing, self._shapes, self._names = mesh, placing, shapes, names
+        self._wrappers = kept_elsewhere(module, wrappers)
         self._path_of_buffer = dict(paths.buffers)
         self._buffers_of_others: dict[str, torch.Tensor] = {}
         self._types, self._in_another_type = dict(outputs), in_another_type
@@ -144,15 +148,15 @@ class ParallelModule(NamedModule):
     @property
     def is_data_parallel(self) -> bool:
         """True if a backward pass that reaches all parameters must follow each forward pass."""
-        return any(map(_is_data_parallel, self.made.modules()))
+        return any(map(is_data_parallel, self._parts()))
 
     @property
     def averages_gradients(self) -> bool:
         """True if torch averages gradients over ranks, which should then have different batches."""
-        return any(_is_data_parallel(part) or isinstance(part, FSDPModule) for part in self.made.modules())
+        return any(is_data_parallel(part) or isinstance(part, FSDPModule) for part in self._parts())
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        with element_type_noted(), self._empty_inputs_noted(inputs), self.pass_context():
+        with self._empty_inputs_noted(inputs), self.pass_context():
             outputs = outputs_by_path(self.made(*map(self._given, range(len(inputs)), inputs)))
         if outputs.keys() != self._types.keys():
             raise OtherOutputs(
@@ -197,12 +201,16 @@ class ParallelModule(NamedModule):
         wanted = restricted(self._mesh, output.device_mesh, self._placing.of_output(number))
         return output.redistribute(placements=wanted).to_local()
 
+    def _parts(self) -> Iterator[nn.Module]:
+        yield from self.made.modules()
+        yield from self._wrappers
+
     def reshard(self) -> None:
         """Free gathered copies of parameters, because these are about to change."""
-        for part in self.made.modules():
+        for part in self._parts():
             if callable(reshard := getattr(part, "reshard", None)):
                 reshard()
-            elif _is_flattening(part):
+            elif is_flattening(part):
                 _free_gathered(part)
 
     def get_buffer(self, target: str) -> torch.Tensor:
@@ -251,24 +259,11 @@ class ParallelModule(NamedModule):
         return space
 
 
-def _is_flattening(part: nn.Module) -> bool:
-    """Return True for torch's FullyShardedDataParallel; by name, because its import is slow."""
-    return type(part).__name__ == "FullyShardedDataParallel"
-
-
 def _free_gathered(flattening: Any) -> None:
     """Free the gathered parameters of a FullyShardedDataParallel, for which there is no public method; before its first pass there are none."""
     handle = flattening._handle
     if handle is not None and handle.uses_sharded_strategy and hasattr(handle.flat_param, "_local_shard"):
         handle.reshard(free_unsharded_flat_param=True)
-
-
-def _is_data_parallel(part: nn.Module) -> bool:
-    """Return True for FullyShardedDataParallel, DistributedDataParallel, and a module under `replicate`, which hides a DistributedDataParallel."""
-    if isinstance(part, DistributedDataParallel) or _is_flattening(part):
-        return True
-    states = vars(part).get(STATE_KEY, {}).values()
-    return any(type(state).__module__ == "torch.distributed._composable.replicate" for state in states)
 
 
 def _places(paths: Iterable[OutputPath]) -> str:

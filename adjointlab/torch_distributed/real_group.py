@@ -62,16 +62,20 @@ def open_real_group(case: CaseGroup) -> Iterator[dist.ProcessGroup]:
             yield c10d._get_default_group()
         except BaseException:
             case.waits.summaries = log.summaries()
-            for group in tuple(world.pg_map):
-                case.waits.groups.append(weakref.ref(group))
-                with suppress(RuntimeError, AttributeError):  # gloo does not support it
-                    group.abort()
+            _abort(world, case)
             raise
         case.waits.summaries = log.summaries()
         # A rank that closes its connections too early would discard data that others have not read yet.
         case.waits.meet()
         for group in tuple(world.pg_map):
             group.shutdown()
+
+
+def _abort(world: _CaseWorld, case: CaseGroup) -> None:
+    for group in tuple(world.pg_map):
+        case.waits.groups.append(weakref.ref(group))
+        with suppress(RuntimeError, AttributeError):  # gloo has nothing to abort
+            group.abort()
 
 
 @contextmanager

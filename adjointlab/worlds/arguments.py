@@ -1,10 +1,10 @@
-"""Buffers as calls take them, read as flat NumPy views.
+"""Buffer arguments of communication calls, parsed into flat NumPy views.
 
 A buffer is an array, or ``[buffer, datatype]``, ``[buffer, count]``, ``[buffer, count, datatype]``,
 ``[buffer, (count, displacement), datatype]``, ``[buffer, count, displacement, datatype]``; with one count and one
-displacement for each rank in the vector forms. A derived datatype, ours or mpi4py's, names elements at several places of the
-buffer (:class:`~adjointlab.worlds.scattered.ScatteredElements`). What mpi4py refuses is refused here with the same class of
-exception. One thing more: mpi4py reads and writes past the end of a buffer that is too short, and this raises a `ValueError`.
+displacement for each rank in the vector forms. A derived datatype, ours or mpi4py's, selects elements that need not be contiguous in the
+buffer (:class:`~adjointlab.worlds.scattered.ScatteredElements`). Arguments that mpi4py refuses are refused here with the same class of
+exception. In addition, a buffer that is too short raises a `ValueError`: mpi4py reads and writes past its end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from adjointlab.worlds.scattered import scattered
 __all__ = ["REFUSALS", "Blocks", "Elements", "Flat", "blocks", "elements", "typed_blocks", "unpack_typed"]
 
 REFUSALS: Final = (ArithmeticError, BufferError, LookupError, RuntimeError, TypeError, ValueError)
-"""Exceptions with which a buffer is refused that mpi4py refuses too, or that only the MPI library knows how to read."""
+"""Exceptions raised for a buffer that mpi4py refuses too, or that only the MPI library can interpret."""
 
 Flat = npt.NDArray[Any]
 """One-dimensional view of a user's buffer; in memory of a device a :class:`~adjointlab.core.arrays.device_buffer.DeviceBuffer`."""
@@ -41,7 +41,7 @@ NOTHING.flags.writeable = False
 
 
 class Elements(NamedTuple):
-    """Elements of one type: consecutive ones, or those that a derived datatype names."""
+    """Elements of one type: contiguous ones, or those that a derived datatype selects."""
 
     array: Flat
     datatype: MPI.Datatype
@@ -58,12 +58,12 @@ class Blocks(NamedTuple):
 
     @property
     def packed(self) -> bool:
-        """True if the blocks follow one another from the beginning."""
+        """True if the blocks are contiguous and start at the beginning."""
         return self.displacements == [0, *accumulate(self.counts[:-1])]
 
 
 def elements(spec: Buffer, *, writable: bool, blocks: int = 1) -> Elements:
-    """Return the elements that `spec` names, in so many blocks, perhaps in none; a count that it gives is that of one block, as in mpi4py."""
+    """Return the elements of the buffer argument `spec`, which holds `blocks` equal blocks; a count in it is per block, as in mpi4py."""
     if type(spec) is np.ndarray:  # by far the most frequent
         array, kind = _flat(spec, writable)
         count = displacement = None
@@ -91,9 +91,10 @@ def _no_whole_blocks(number: int, blocks: int) -> ValueError:
 
 
 def blocks(spec: Buffer, ranks: int, *, writable: bool, untouched: Collection[int] = ()) -> Blocks:
-    """Return the block for each of `ranks` ranks that `spec` names.
+    """Return the blocks, one for each of `ranks` ranks, of the buffer argument `spec`.
 
-    Blocks to receive in lie apart, but for those at the places that stay `untouched`, as those of absent neighbours do.
+    Blocks of a receive buffer must not overlap, except those of the ranks in `untouched`, such as absent neighbours:
+    nothing is written there.
     """
     buffer, given, displacements, named = _unpack(spec, pairs=tuple)
     derived = _derived(named)
@@ -127,7 +128,7 @@ def blocks(spec: Buffer, ranks: int, *, writable: bool, untouched: Collection[in
 
 
 def _check_apart(starts: Sequence[int], counts: Sequence[int]) -> None:
-    """Raise `ValueError` if blocks to receive in overlap: which of them is left would be arbitrary."""
+    """Raise `ValueError` if blocks of a receive buffer overlap: the result would be arbitrary."""
     occupied = sorted(
         (start, start + count, rank)
         for rank, (start, count) in enumerate(zip(starts, counts, strict=True))
@@ -141,7 +142,7 @@ def _check_apart(starts: Sequence[int], counts: Sequence[int]) -> None:
 
 
 def _starts(counts: Sequence[int], displacements: Any) -> list[int]:
-    """Displacements of the blocks, in datatypes."""
+    """Displacements of the blocks, in units of the datatype."""
     if displacements is None:
         return [0, *accumulate(counts)][: len(counts)]
     if np.ndim(displacements) == 0:
@@ -150,7 +151,7 @@ def _starts(counts: Sequence[int], displacements: Any) -> list[int]:
 
 
 def _derived(named: object) -> MPI.Datatype | None:
-    """The datatype that is named, if it is a derived one."""
+    """The named datatype if it is a derived one, else None."""
     if named is None or isinstance(named, str):
         return None
     kind = datatype(named)
@@ -164,7 +165,7 @@ def _derived(named: object) -> MPI.Datatype | None:
 def _elements_of(
     derived: MPI.Datatype, buffer: object, count: Any, displacement: Any, *, writable: bool, blocks: int
 ) -> Elements:
-    """The elements that so many of a derived datatype name in a buffer, from a displacement on."""
+    """The elements that `count` items of a derived datatype select in a buffer, starting at `displacement`."""
     array, derived = _viewed(buffer, derived, writable)
     start = _index(displacement or 0, "displacement") * derived.extent
     if count is not None:
@@ -178,7 +179,7 @@ def _elements_of(
 
 
 def _viewed(buffer: object, derived: MPI.Datatype, writable: bool) -> tuple[Flat, MPI.Datatype]:
-    """The elements of a buffer, of the type that a derived datatype has, and that; as bytes where it names some in between."""
+    """View of a buffer in the base type of a derived datatype, and that datatype; both in bytes if its offsets are not multiples of the item size."""
     array, _ = _view(buffer, MPI.BYTE, writable)
     itemsize = np.dtype(derived.numpy).itemsize
     assert derived.derivation is not None
@@ -194,7 +195,7 @@ def _offsets(derivation: Derivation) -> npt.NDArray[np.int64]:
 
 
 def _number_of(kind: MPI.Datatype, nbytes: int) -> int:
-    """The number of a datatype that a buffer holds, as mpi4py reckons where no count is given."""
+    """Number of items of a datatype in a buffer: the count that mpi4py infers if none is given."""
     if kind.extent <= 0 or nbytes % kind.extent:
         raise ValueError(
             f"message: cannot infer count, buffer length {nbytes} is not a multiple of datatype extent {kind.extent} "
@@ -204,7 +205,7 @@ def _number_of(kind: MPI.Datatype, nbytes: int) -> int:
 
 
 def _positions(array: Flat, derived: MPI.Datatype, start: int, number: int) -> npt.NDArray[np.int64]:
-    """Positions in a flat array of the elements of so many of a derived datatype, the first of which begins at byte `start`."""
+    """Positions in a flat array of the elements of `number` items of a derived datatype, the first of which begins at byte `start`."""
     assert derived.derivation is not None
     origins = start + derived.extent * np.arange(number)
     offsets = np.add.outer(origins, _offsets(derived.derivation)).ravel()
@@ -212,14 +213,14 @@ def _positions(array: Flat, derived: MPI.Datatype, start: int, number: int) -> n
 
 
 def _octet_positions(octets: Flat, kind: MPI.Datatype, start: int, number: int) -> npt.NDArray[np.int64]:
-    """Positions of the bytes of so many of a datatype, derived or not."""
+    """Positions of the bytes of `number` items of a datatype, derived or not."""
     offsets = np.zeros(1, np.int64) if kind.derivation is None else _offsets(kind.derivation)
     first = np.add.outer(start + kind.extent * np.arange(number), offsets).ravel()
     return _inside(np.add.outer(first, np.arange(np.dtype(kind.numpy).itemsize)).ravel(), octets, "bytes")
 
 
 def _inside(positions: npt.NDArray[np.int64], array: Flat, what: str) -> npt.NDArray[np.int64]:
-    """The positions, if the buffer has them all; `ValueError` otherwise."""
+    """Return `positions`; raise `ValueError` if some are outside the buffer."""
     if positions.size and not 0 <= positions.min() <= positions.max() < array.size:
         raise ValueError(
             f"message: the datatype names {what} {positions.min()} to {positions.max()}, but the buffer holds {array.size}; give "
@@ -231,7 +232,7 @@ def _inside(positions: npt.NDArray[np.int64], array: Flat, what: str) -> npt.NDA
 def typed_blocks(
     spec: Buffer, ranks: int, *, writable: bool, untouched: Collection[int] = ()
 ) -> tuple[Blocks, list[MPI.Datatype]]:
-    """Return the block of bytes for each of `ranks` ranks that the argument of an ``Alltoallw`` names, and the datatype of each.
+    """Return the blocks, in bytes, that an argument of ``Alltoallw`` describes, one for each of `ranks` ranks, and their datatypes.
 
     `untouched` is as for :func:`blocks`.
     """
@@ -239,7 +240,7 @@ def typed_blocks(
     types = [_derived(each) or datatype(each) for each in named]
     if len(types) != ranks:
         raise ValueError(f"message: expecting {ranks} datatypes, got {len(types)}")
-    # Lists: unlike in other calls, a number does not stand for one of each rank.
+    # As lists: unlike in other calls, a single number does not apply to all ranks.
     numbers = _per_rank(list(counts), ranks, "counts")
     starts = _per_rank(list(displacements), ranks, "displacements")
     bases = [kind.base for kind in types]
@@ -256,7 +257,7 @@ def typed_blocks(
 
 
 def unpack_typed(spec: Buffer, ranks: int) -> tuple[Any, Any, Any, Any]:
-    """Return buffer, counts, displacements in bytes and datatypes of the argument of an ``Alltoallw``, as they are given or left out."""
+    """Return buffer, counts, displacements in bytes, and datatypes of an argument of ``Alltoallw``, with defaults for what it leaves out."""
     given: Any = spec
     counts: Any = None
     displacements: Any = None
@@ -281,7 +282,7 @@ def _packed(
     writable: bool,
     untouched: Collection[int],
 ) -> Blocks:
-    """Blocks of the elements of a flat array at so many positions each, one after the other."""
+    """Blocks of the elements of a flat array at the given positions, packed one after the other."""
     sizes, places = [each.size for each in positions], np.concatenate(positions)
     if writable:
         written = [each for rank, each in enumerate(positions) if rank not in untouched]
@@ -290,7 +291,7 @@ def _packed(
 
 
 def _check_once(array: Flat, positions: npt.NDArray[np.int64]) -> None:
-    """Raise `ValueError` if datatypes to receive in name an element more than once."""
+    """Raise `ValueError` if a receive buffer's datatypes select an element more than once."""
     named = np.zeros(array.size, bool)
     named[positions] = True
     if np.count_nonzero(named) < positions.size:
@@ -323,7 +324,7 @@ def _view(buffer: object, named: object, writable: bool) -> tuple[Flat, MPI.Data
             raise TypeError("message: expecting buffer or list/tuple")
         return NOTHING.view(datatype(named).numpy), datatype(named)
     if named is not None and isinstance(buffer, np.ndarray) and buffer.dtype.names is not None:
-        # Records, for which MPI has no type: the datatype that is named says what they are sent as.
+        # MPI has no type for records: the given datatype determines how they are sent.
         if not buffer.flags.c_contiguous:
             raise BufferError("buffer is not contiguous")
         buffer = buffer.reshape(-1).view(np.uint8)
@@ -333,13 +334,13 @@ def _view(buffer: object, named: object, writable: bool) -> tuple[Flat, MPI.Data
     kind = datatype(named)
     wanted = np.dtype(kind.numpy)
     if array.dtype != wanted:
-        _number_of(kind, array.nbytes)  # a whole one
+        _number_of(kind, array.nbytes)  # raises unless it is a whole number
         array = array.view(np.uint8).view(wanted)
     return array, kind
 
 
 def _flat(buffer: object, writable: bool) -> tuple[Flat, MPI.Datatype]:
-    """Return all elements of `buffer` in the order of memory, and their datatype."""
+    """Return all elements of `buffer` in memory order, and their datatype."""
     if not isinstance(buffer, np.ndarray):
         if arrays.is_on_device(buffer):
             return _flat_on_device(buffer)
@@ -355,7 +356,7 @@ def _flat(buffer: object, writable: bool) -> tuple[Flat, MPI.Datatype]:
     if writable and not flags.writeable:
         raise BufferError("buffer is not writable")
     kind = datatype_of(buffer.dtype)
-    # The transpose of a Fortran-ordered array is C-ordered: so no copy, which writing into would go astray.
+    # The transpose of a Fortran-ordered array is C-ordered, so `reshape` makes no copy, into which writes would be lost.
     flat: Flat = (buffer if flags.c_contiguous else buffer.T).reshape(-1)
     return (flat.view(np.uint8) if kind is MPI.BYTE else flat), kind
 
@@ -373,7 +374,7 @@ def _flat_tensor(torch: ModuleType, tensor: Any) -> tuple[Flat, MPI.Datatype]:
     if tensor.device.type != "cpu":
         raise BufferError(f"memory of {tensor.device} cannot be sent from here: copy it to the host")
     if not tensor.is_contiguous():
-        # It may be in Fortran's order, as above.
+        # It may be in Fortran order, as above.
         tensor = tensor.permute(*reversed(range(tensor.ndim)))
         if not tensor.is_contiguous():
             raise BufferError("buffer is not contiguous")

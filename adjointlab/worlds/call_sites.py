@@ -1,10 +1,10 @@
-"""Calls of MPI as reports show them, and lines of user code: noted cheaply at every call, formatted only when a report needs them.
+"""MPI calls and lines of user code as reports show them: recorded cheaply at every call, formatted only when a report needs them.
 
-A frame on the stack of a rank belongs to one of four kinds of code. Reports name a line of the first kind that there is::
+A frame on the stack of a rank belongs to one of four kinds of code. Reports name a line of the first kind that is present::
 
     user code       operators; the lab's own primitives and layers, which are tested like them; and its adapters, which communicate
                     for code that does not (all shards of which are in one process)
-    torch           it calls process groups for user code, and in a backward pass for the lab; and Python's own library
+    torch           it calls process groups for user code, and in a backward pass for the lab; also Python's standard library
     the lab         checks, engine, core ...: it calls operators, and makes some calls of its own around them
     the worlds      this package, adjointlab.MPI, its process groups, and the threads that ranks run on
 """
@@ -52,7 +52,7 @@ _TESTED_BY_LAB: Final = (
 
 
 class CallSite(NamedTuple):
-    """An instruction in user code. Its line is looked up when asked for, which takes longer than to note it."""
+    """An instruction in user code. Its line is looked up lazily, because that takes longer than recording it."""
 
     code: CodeType
     instruction: int  # as in FrameType.f_lasti
@@ -61,14 +61,14 @@ class CallSite(NamedTuple):
     def line(self) -> int:
         """Line number."""
         for start, end, line in self.code.co_lines():
-            # Instructions that the compiler has put in have no line.
+            # Instructions inserted by the compiler have no line.
             if start <= self.instruction < end and line is not None:
                 return line
         return self.code.co_firstlineno
 
     @property
     def is_lab(self) -> bool:
-        """True if the lab itself calls there, which is of no interest to the user."""
+        """True if the call is the lab's own, which does not interest the user."""
         return is_lab(self.code.co_filename)
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class CallSite(NamedTuple):
 
 
 def call_site() -> CallSite:
-    """Site of the call into the worlds that is being made: in user code, or else in the lab."""
+    """Site of the current call into the worlds: in user code, or else in the lab."""
     frame = user_frame(sys._getframe(1))
     return CallSite(frame.f_code, frame.f_lasti)
 
@@ -85,7 +85,7 @@ _REDIRECTION: Final = str(Path(__file__).with_name("comm_world.py"))
 
 
 def caller(frame: FrameType) -> FrameType:
-    """The frame that calls a communicator: `frame`, or the one below it where that passes on what is called on MPI.COMM_WORLD."""
+    """The frame that calls a communicator: `frame`, or its caller if `frame` redirects a call on MPI.COMM_WORLD."""
     below = frame.f_back
     return below if below is not None and frame.f_code.co_filename == _REDIRECTION else frame
 
@@ -95,8 +95,8 @@ _LISTING: Final = threading.Lock()
 
 def frame_of_thread(thread: int) -> FrameType | None:
     """Return the innermost frame of a thread; None if it has ended."""
-    # CPython 3.11 (gh-106883) lets the garbage collector run while it holds the lock of its list of threads. What runs then may wait for
-    # that lock, so that the process hangs for ever, or dies. A frame object for each of hundreds of simulated ranks sets it off.
+    # CPython 3.11 (gh-106883) may run the garbage collector while it holds the lock of its list of threads. Finalizers may wait for
+    # that lock, so that the process hangs for ever, or crashes. A frame object for each of hundreds of simulated ranks triggers it.
     with _LISTING:
         is_enabled = gc.isenabled()
         gc.disable()
@@ -130,8 +130,8 @@ _USER: Final = Origin.USER
 _LAB_ITSELF: Final = Origin.LAB
 
 
-# Cached, because it is asked for each frame between MPI and user code in every call of MPI: a look-up by a string whose
-# hash is known is twice as fast as comparing prefixes.
+# Cached, because every MPI call needs it for each frame up to user code: a look-up by a string whose hash is known is twice
+# as fast as comparing prefixes.
 @lru_cache(maxsize=4096)
 def _origin(filename: str) -> Origin:
     if filename.startswith(_WORLDS):
@@ -140,7 +140,7 @@ def _origin(filename: str) -> Origin:
         return Origin.LAB
     torch = sys.modules.get("torch")
     is_torch = torch is not None and filename.startswith(str(Path(str(torch.__file__)).parent) + os.sep)
-    # Decorators, such as that of a deprecated function of torch's, and what waits: for a child, a lock, a file.
+    # The standard library has decorators, such as that of torch's deprecated functions, and waits for processes, locks and files.
     is_of_python = is_of_standard_library(filename) or os.path.basename(filename) == "typing_extensions.py"
     return Origin.TORCH if is_torch or is_of_python else Origin.USER
 
@@ -158,10 +158,10 @@ def is_lab(filename: str) -> bool:
 def user_frame(frame: FrameType) -> FrameType:
     """Return the innermost frame of user code from `frame` outwards; if there is none, the innermost outside the worlds.
 
-    The search ends at the next frame of the worlds: further out there is only what started the run, and in the simulated
-    world that would be the user's test rather than the operator that the rank is in. Where torch calls with no user code
-    behind it, in the backward pass of its own functions, it is the outermost frame of torch.distributed; in a thread that has been
-    given a method of a communicator to call, it is the frame of the library of threads that does.
+    The search ends at the next frame of the worlds: the frames further out started the run, and in the simulated
+    world they include the user's test, rather than the operator that the rank is in. If torch makes the call without user code
+    behind it, in the backward pass of its own functions, the result is the outermost frame of torch.distributed; in a thread whose
+    target is a method of a communicator, it is the frame of the threading library that calls it.
     """
     outer: FrameType | None = frame
     of_torch: FrameType | None = None
@@ -190,7 +190,7 @@ def _user_frame_behind(lab_frame: FrameType, otherwise: FrameType) -> FrameType:
 
 
 def came_back(function: Callable[..., object] | None) -> str:
-    """Predicate of a rank in one of the lab's own calls; `function` is that of user code from which it has returned last."""
+    """Verb phrase for a rank in one of the lab's own calls; `function` is the user code from which it returned last."""
     function = None if function is None else inspect.unwrap(function)
     code = getattr(function, "__code__", None)
     if code is None:
@@ -206,7 +206,7 @@ class SimulatedCall:
     def __init__(self, name: str, arguments: tuple[tuple[str, object], ...], frame: FrameType) -> None:
         self.name = name
         self._arguments = arguments
-        # Not the frame itself, which would keep all local variables of user code alive.
+        # The frame itself would keep all local variables of user code alive.
         self._code = frame.f_code
         self._instruction = frame.f_lasti
         self.in_backward = is_in_backward()
@@ -218,11 +218,11 @@ class SimulatedCall:
 
     @property
     def is_lab(self) -> bool:
-        """True if the lab itself calls there, which is of no interest to the user."""
+        """True if the call is the lab's own, which does not interest the user."""
         return is_lab(self._code.co_filename)
 
     def is_beside(self, other: SimulatedCall) -> bool:
-        """Return True if `other` is made by the same line of user code, in the same kind of pass."""
+        """Return True if `other` was made by the same line of user code, in the same kind of pass."""
         if self._code is not other._code or self.in_backward != other.in_backward:
             return False
         # The compiler may copy a call into both branches of a condition in its arguments.
@@ -234,7 +234,7 @@ class SimulatedCall:
 
 
 def call_here(name: str, *arguments: tuple[str, object]) -> SimulatedCall:
-    """The call `name` that user code is making now; under its label, if it has one."""
+    """The call `name` that user code is making now, or its label if it has one."""
     label = label_of_call()
     if label is not None:
         name, arguments = label

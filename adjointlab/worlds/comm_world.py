@@ -1,19 +1,19 @@
-"""The meaning of mpi4py's ``COMM_WORLD`` while ranks of a run live.
+"""Redirection of mpi4py's ``COMM_WORLD`` to the communicator of the run.
 
-It means the communicator of the run. Code that talks over it, past the communicator that it is handed, would meet no
-other rank in simulation, where the process is alone in its COMM_WORLD; under MPI it would wait for processes that the case
-leaves out. So every method and attribute of mpi4py's communicators is replaced, in the dictionaries of its classes: then it does
-not matter how user code has come by the object. Outside runs they do what they did. The lab's own communicators are of classes
+User code may communicate over COMM_WORLD rather than over the communicator that it is given. In simulation it would find no
+other rank there, because the process is alone in its COMM_WORLD; under MPI it would wait for processes that are not part of the
+case. So every method and attribute of mpi4py's communicators is replaced, in the dictionaries of its classes: then it does
+not matter how user code has obtained the object. Outside runs they behave as before. The lab's own communicators are of classes
 that have the originals (:func:`own_handle`). A datatype packs for the run's communicators as for COMM_SELF. Windows, files and
-sessions of other ranks than the caller are refused. Reduction operations are made by the run. Bound methods that user code took
-before (``recv = MPI.COMM_WORLD.recv``) are changed too, wherever they are kept; not reached is a function that it took from a class
-(``MPI.Comm.recv``) before it was replaced.
+sessions that include other ranks than the caller are refused. Reduction operations are made by the run. Bound methods that user code
+took before (``recv = MPI.COMM_WORLD.recv``) are changed too, wherever they are kept. A function that it took from a class
+(``MPI.Comm.recv``) before the replacement is out of reach.
 
-A communicator that was made before the run is another matter: no case can say which ranks it has. It is refused in a run, with
-the sentence that says what to do. COMM_SELF, and what is made from it, stay as they are, and so does one of a single process where
-the job has several. In a job of one process nothing tells a duplicate of COMM_SELF from one of COMM_WORLD afterwards: so the lab
-follows what is made from the time when it imports subjects (:func:`~adjointlab.worlds.interposition.follow_imports`). ``Abort`` of any
-communicator is a call on that of the run, and outside runs it does not end the process with 0.
+A communicator that was made before the run cannot be redirected, because its ranks are not those of a case: a run refuses it, with
+advice. COMM_SELF, and communicators made from it, stay as they are, and so do those of a single process in a job of
+several. In a job of one process, a duplicate of COMM_SELF cannot be distinguished from one of COMM_WORLD afterwards, so the lab
+records the origin of communicators from the time when it imports subjects (:func:`~adjointlab.worlds.interposition.follow_imports`). ``Abort``
+of any communicator is called on that of the run; outside runs, it never ends the process with exit code 0.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _KINDS: Final = ("Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Dist
 _LOCAL: Final = frozenset(
     {"handle", "info", "py2f", "Get_info", "Set_info", "Get_errhandler", "Set_errhandler", "Call_errhandler"}
 )
-"""Members that the run's communicators do not have, and that need no other rank: COMM_WORLD's own are as good."""
+"""Members that the run's communicators do not have. They are local, so COMM_WORLD's own can be used."""
 
 _SIZES: Final = frozenset({"Get_size", "Get_rank", "size", "rank"})
 _ASKED_AT_MOST: Final = 5
@@ -62,10 +62,10 @@ _MAKERS: Final = {
     "Session": ("Init",),
     "Intracomm": ("Create_from_group",),
 }
-"""Functions that make something of a communicator without calling it."""
+"""Functions that take a communicator but call none of its methods."""
 
 _PACKERS: Final = ("Pack", "Pack_size", "Unpack")
-"""Functions of a datatype that take a communicator and ask no other rank: COMM_SELF is as good."""
+"""Methods of a datatype that take a communicator. They are local, so COMM_SELF can be used."""
 
 _ALWAYS_OF_ALL: Final = ("Init", "Create_from_group")
 
@@ -78,33 +78,33 @@ _MADE_BEFORE: Final = (
 
 
 def own_handle(comm: CommT) -> CommT:
-    """A handle of `comm` for the lab's own messages, which means the same communicator in a run too."""
+    """A handle of `comm` for the lab's own messages: it is never redirected, not even in a run."""
     own: CommT = redirection_of(sys.modules[MODULE]).own(comm)
     return own
 
 
 def asked_outside_runs() -> tuple[str, ...]:
-    """Lines of user code that have asked COMM_WORLD for its size or rank outside of runs, where it is that of the job."""
+    """Lines of user code that have read the size or rank of COMM_WORLD outside runs, where it is that of the job."""
     mpi: Any = sys.modules.get(MODULE)
     return () if mpi is None else tuple(redirection_of(mpi).asked)
 
 
 def means_comm_world(other: object) -> bool:
-    """Return True if `other` is mpi4py's COMM_WORLD, which equals the communicator of the run in a run."""
+    """Return True if `other` is mpi4py's COMM_WORLD, which during a run equals the communicator of the run."""
     mpi: Any = sys.modules.get(MODULE)
     return mpi is not None and isinstance(other, mpi.Comm) and other == mpi.COMM_WORLD
 
 
 @lru_cache(maxsize=1)
 def redirection_of(mpi: Any) -> Redirection:
-    """The replacements of the members of mpi4py's communicators, of its module `mpi`."""
+    """The redirection of the communicators of mpi4py's module `mpi`."""
     return Redirection(mpi)
 
 
 class Redirection:
     """Replacements of the members of mpi4py's communicators, from the first run to the end of the process.
 
-    It is not undone, because CPython gives a class that has been changed a thousand times no version for its caches any more.
+    They are never undone, because CPython stops caching attribute look-ups of a class that has been changed a thousand times.
     `run` is None outside runs.
     """
 
@@ -119,7 +119,7 @@ class Redirection:
         self._handle: Callable[[Any], int] = self._originals[mpi.Comm]["handle"].__get__
 
     def install(self) -> None:
-        """Replace the members, at the first call."""
+        """Replace the members; only the first call has an effect."""
         if self._is_installed:
             return
         self._is_installed = True
@@ -141,7 +141,7 @@ class Redirection:
         self._change_bound_methods()
 
     def _change_bound_methods(self) -> None:
-        """Have the bound methods that there are call the replacements."""
+        """Make all existing bound methods call the replacements."""
         replacements = {
             id(member): vars(kind)[name]
             for kind, members in self._originals.items()
@@ -156,7 +156,7 @@ class Redirection:
                     _set_function(each, replacement)
 
     def own(self, comm: Any) -> Any:
-        """`comm` as an object of a class that has the original members."""
+        """Return `comm` as an object of a class that has the original members."""
         kind = next(base for base in type(comm).__mro__ if base in self._originals)
         if kind not in self._own_kinds:
             members: dict[str, Any] = {"__slots__": (), "__module__": MODULE}
@@ -166,9 +166,9 @@ class Redirection:
         return self._own_kinds[kind](comm)
 
     def target(self, comm: Any, name: str) -> Any:
-        """The communicator that `comm` means now; None if it means itself."""
+        """The communicator that calls on `comm` are redirected to; None if they are not redirected."""
         if isinstance(comm, LocalCalls):
-            return comm  # one of the run, of which a function of mpi4py's class is called: `MPI.Comm.Get_rank(comm)`
+            return comm  # a communicator of the run, passed to a function of mpi4py's class: `MPI.Comm.Get_rank(comm)`
         if self.run is None:
             if name in _SIZES and len(self.asked) < _ASKED_AT_MOST and comm == self._mpi.COMM_WORLD:
                 self._note_asked(call_site())
@@ -196,7 +196,7 @@ class Redirection:
         if comm == self._mpi.COMM_SELF or self._handle(comm) in self._made_of_self:
             self._made_of_self.add(self._handle(made))
         else:
-            # MPI uses the handle of a communicator that has been freed again.
+            # MPI reuses the handles of communicators that have been freed.
             self._made_of_self.discard(self._handle(made))
 
     def _method(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -211,7 +211,7 @@ class Redirection:
 
         def abort(comm: Any, errorcode: int = 0) -> Any:
             if self.run is None:
-                # User code ends the process before it has earned a 0.
+                # User code ends the process before the lab does, so it must not look like a success.
                 allow_exit_of_c()
                 errorcode = errorcode or ExitCode.UNJUDGED
             return call(comm, errorcode)
@@ -273,15 +273,15 @@ class Redirection:
 
 
 def set_members(kind: type, members: Mapping[str, Any]) -> None:
-    """Set members of a class that is made in C, of which Python code cannot set attributes."""
-    # The proxy that is its __dict__ refers to the dictionary alone; the class's caches have to be told.
+    """Set members of a class defined in C, whose attributes Python code cannot set."""
+    # Its __dict__ is a proxy whose only referent is the dictionary. The class's caches must be invalidated.
     (dictionary,) = gc.get_referents(kind.__dict__)
     dictionary.update(members)
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
 
 
 def _set_function(method: MethodType, function: Callable[..., Any]) -> None:
-    """Have a bound `method` call `function`. Its first field in C, after those of every object, refers to what it calls."""
+    """Make a bound `method` call `function`: the first field of its C structure after the object's header."""
     field = ctypes.c_void_p.from_address(id(method) + object.__basicsize__)
     before = method.__func__
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))
@@ -296,6 +296,6 @@ def _members(kind: type) -> dict[str, Any]:
         for name, member in vars(kind).items()
         if not name.startswith("_")
         and not isinstance(member, classmethod | staticmethod)
-        # In C, a class method is of a type that Python has no name for.
+        # Class methods defined in C have a type of their own that Python does not name.
         and getattr(getattr(kind, name), "__self__", None) is not kind
     }

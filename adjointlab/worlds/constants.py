@@ -1,7 +1,7 @@
-"""Constants, datatypes and statuses of user code: those of :mod:`adjointlab.MPI`, which the worlds use, and mpi4py's.
+"""Translation between the constants, datatypes and statuses of :mod:`adjointlab.MPI`, which the worlds use, and mpi4py's.
 
 mpi4py's are translated on entry; :func:`to_mpi4py` goes the other way, for a communicator that is built on mpi4py. mpi4py is looked
-for in ``sys.modules`` and never imported, for it would initialize MPI: if nobody has imported it, nobody has a constant of it.
+up in ``sys.modules`` and never imported, which would initialize MPI: if it is not there, user code cannot hold any of its constants.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 Operator: TypeAlias = "MPI.Op | Callable[[Any, Any], Any]"
-"""Reduction operation as user code gives it. mpi4py's, which can be called too, is translated on entry."""
+"""Reduction operation as user code passes it. mpi4py's, which is callable too, is translated on entry."""
 
 INTEGERS = (
     "ANY_SOURCE",
@@ -55,7 +55,7 @@ BY_NUMPY = {value.numpy: value for value in DATATYPES.values() if value is not M
 CODES = {np.dtype(name).str[1:]: value for name, value in BY_NUMPY.items()} | {
     np.dtype(name).char: value for name, value in BY_NUMPY.items()
 }
-# Codes of mpi4py's for the same types; and what has no constant in adjointlab.MPI, but a code and a NumPy dtype.
+# mpi4py's codes for the same types; and a type without a constant in adjointlab.MPI, but with codes and a NumPy dtype.
 CODES |= {"q": MPI.INT64_T, "Q": MPI.UINT64_T, "l": MPI.LONG, "Zf": MPI.COMPLEX, "Zd": MPI.DOUBLE_COMPLEX}
 CODES |= {"e": MPI.Datatype("FLOAT16", "float16"), "f2": MPI.Datatype("FLOAT16", "float16")}
 
@@ -77,14 +77,14 @@ def as_op(value: object) -> Operator:
 
 
 def op_name(value: object) -> str:
-    """Name of a reduction operation as far as ranks can agree on it: each has its own copy of a function of user code."""
+    """Name of a reduction operation, comparable between ranks. All user functions share one, since each rank has its own copy."""
     known = as_op(value)
     return known.value if isinstance(known, MPI.Op) else "an operation of user code"
 
 
 def c_int(value: object) -> int:
-    """Return a number as mpi4py hands it to C, where it is of the type `int`; `TypeError` or `OverflowError` if it is none."""
-    # mpi4py cuts off fractions. A string has no such method, though int() would read it.
+    """Convert a number to a C `int` as mpi4py does; raises `TypeError` or `OverflowError` if that is not possible."""
+    # Like mpi4py, this truncates fractions. A string has no __int__, though int() would accept it.
     convert = getattr(value, "__int__", None)
     if convert is None:
         raise TypeError(f"an integer is required, not {value!r}")
@@ -112,7 +112,7 @@ def is_undefined(value: int) -> bool:
 def refuse_in_place_off_root(name: str, buffer: object) -> None:
     """Raise `adjointlab.MPI.Exception` if a rank that is not the root gives IN_PLACE to the rooted collective `name`.
 
-    MPI libraries need not notice it, and some wait for ever then.
+    MPI libraries need not detect it, and some then wait for ever.
     """
     if buffer is not None and is_in_place(buffer):
         raise MPI.Exception(f"{name}: only the root may give IN_PLACE", MPI.ERR_BUFFER)
@@ -127,7 +127,7 @@ def is_in_place(value: object) -> bool:
 
 
 def is_bottom(value: object) -> bool:
-    """Return True if `value` is mpi4py's BOTTOM: a datatype beside it names absolute addresses."""
+    """Return True if `value` is mpi4py's BOTTOM: the datatype given with it holds absolute addresses."""
     mpi = _mpi4py()
     return mpi is not None and value is mpi.BOTTOM
 
@@ -163,8 +163,8 @@ def datatype(value: object) -> MPI.Datatype:
     raise TypeError(f"{value!r} is not a datatype")
 
 
-# A derived datatype of many elements is read once. By its object, which cannot be hashed, and whose handle MPI may use again when it
-# is gone.
+# Caches derived datatypes, since decoding one with many elements takes time. Keyed by the object's id, because it is not hashable, and
+# checked with a weak reference, because MPI may reuse the handle of a datatype that has been freed.
 _of_mpi4py: dict[int, tuple[ref[Any], MPI.Datatype]] = {}
 
 
@@ -173,7 +173,7 @@ def _forget(key: int, _: object) -> None:
 
 
 def _require_committed(mpi: Any, value: Any) -> None:
-    """Raise for a derived datatype that is not committed. MPI has no question for that, but MPICH has no size for one to pack."""
+    """Raise for a derived datatype that is not committed. MPI has no query for that, but MPICH's `Pack_size` fails for one."""
     try:
         value.Pack_size(1, mpi.COMM_SELF)
     except mpi.Exception as error:
@@ -206,7 +206,7 @@ def _datatype_from_mpi4py(mpi: Any, value: Any) -> MPI.Datatype:
     if constructor is None:
         raise _unknown(value)
     made: MPI.Datatype = constructor(**parameters)
-    # Extents are up to the library, as of a structure after which the next one would not be aligned.
+    # Extents may depend on the library, which can pad a structure for alignment.
     return made.Create_resized(value.lb, value.extent).Commit()
 
 
@@ -246,7 +246,7 @@ def fill_status(status: Status | None, source: int, tag: int, nbytes: int) -> No
         source, tag = to_mpi4py(source), to_mpi4py(tag)
     status.Set_source(source)
     status.Set_tag(tag)
-    status.Set_cancelled(False)  # it may be that of an earlier receive
+    status.Set_cancelled(False)  # the status may have been used for an earlier receive
     status.count = nbytes
 
 
@@ -259,7 +259,7 @@ def mark_cancelled(status: Status | None) -> None:
 def to_mpi4py(value: object) -> Any:
     """Return the mpi4py constant for adjointlab's; a buffer specification is translated item by item.
 
-    What is no constant is returned as it is. mpi4py must be imported.
+    Any other value is returned unchanged. mpi4py must have been imported.
     """
     if type(value) is int or type(value) is MPI.Constant:
         return _ours_to_theirs().get(value, value) if value < 0 else value
@@ -281,7 +281,7 @@ def to_mpi4py(value: object) -> Any:
 
 
 _MADE: WeakKeyDictionary[Derivation, dict[bool, Any]] = WeakKeyDictionary()
-"""MPI's datatypes of each derivation of ours, the one that is committed and the one that is not, for as long as that is used."""
+"""mpi4py's datatypes for each of our derivations, keyed by whether they are committed; kept while the derivation is in use."""
 
 
 def _made_by_mpi4py(derivation: Derivation) -> Any:
@@ -292,18 +292,18 @@ def _made_by_mpi4py(derivation: Derivation) -> Any:
         translated = [order.get(each, each) if type(each) is int else to_mpi4py(each) for each in arguments]
         new = getattr(mpi.Datatype if old is None else to_mpi4py(old), constructor)(*translated)
         made[is_committed] = new.Commit() if is_committed else new
-        # Messages that are under way keep it. At the end of the process MPI may be gone, and frees everything by itself.
+        # MPI frees it only after pending messages complete. At exit MPI may be finalized already, and frees everything by itself.
         finalize(derivation, new.Free).atexit = False
     return made[is_committed]
 
 
 def _mpi4py() -> Any:
-    """Return mpi4py.MPI if somebody has imported it, else None."""
+    """Return mpi4py.MPI if it has been imported, else None."""
     return sys.modules.get("mpi4py.MPI")
 
 
 def _integer(value: int, names: tuple[str, ...]) -> int:
-    """Return which of our constants `value` is, read as ours and, if mpi4py is imported, as mpi4py's; or `value`."""
+    """Return the constant of ours, among `names`, that `value` equals as ours or as mpi4py's; else `value` itself."""
     mpi = _mpi4py()
     for name in names:
         ours: int = getattr(MPI, name)

@@ -1,13 +1,13 @@
-"""The names of mpi4py while ranks of a run live.
+"""Replacements of mpi4py's names during a run.
 
 **COMM_WORLD** is the communicator of the run (:mod:`adjointlab.worlds.comm_world`).
 
-**Request** completes the requests of the worlds too. ``Request.Waitall`` and kin are static methods, refuse what is no request of
-MPI, and wait without end. So they are replaced, as soon as mpi4py is imported, by functions that hand requests of the worlds to
-:class:`adjointlab.MPI.Request`, and any others to mpi4py untouched. So are ``Wait`` and other methods of one request, for those of
-simulated ranks. In a run the name stands for a class of which requests of the worlds are instances, and whose ``Wait`` is that of the
-request that it is given, under MPI too. (A class that was imported by itself, with ``from mpi4py.MPI import Request``, is not that
-class.)
+**Request** completes the requests of the worlds too. ``Request.Waitall`` and similar static methods accept only MPI's own
+requests, and wait without limit. So they are replaced, as soon as mpi4py is imported, by functions that pass requests of the worlds to
+:class:`adjointlab.MPI.Request`, and all others to mpi4py. ``Wait`` and other methods of a single request are replaced too, for those of
+simulated ranks. During a run the name refers to a class of which requests of the worlds are instances, and whose ``Wait`` calls that of
+the request that it is given, under MPI too. (Code that has imported the class itself, with ``from mpi4py.MPI import Request``, does not
+get that class.)
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _METHODS_OF_ONE: Final = (
     *("Wait", "Test", "Get_status", "Cancel", "Free", "Start"),
     *("wait", "test", "get_status", "cancel"),
 )
-"""Methods of one request, which a class may be asked for too: ``map(MPI.Request.Wait, requests)``."""
+"""Methods of a single request, which may also be taken from the class: ``map(MPI.Request.Wait, requests)``."""
 
 
 class Interposition:
-    """Context in which the names of mpi4py mean what this module says.
+    """Context in which mpi4py's names are replaced as described above.
 
-    Importing mpi4py takes time and needs a library of MPI, so it is left to user code, which may do so in the run.
+    Importing mpi4py takes time and needs an MPI library, so only user code imports it, perhaps during the run.
     """
 
     def __init__(self, run: CurrentRun) -> None:
@@ -47,7 +47,7 @@ class Interposition:
         self._run_before: CurrentRun | None = None
         self._before: dict[str, Any] = {}
         self._attached: dict[int, object] = {}
-        self._finder: _Finder | None = None  # of an import that is to come
+        self._finder: _Finder | None = None  # set while mpi4py is not imported yet
 
     def __enter__(self) -> None:
         if MODULE in sys.modules:
@@ -59,7 +59,7 @@ class Interposition:
     def __exit__(self, *_: object) -> None:
         if self._finder is not None:
             self._finder.withdraw()
-            self._finder = None  # it refers to this object: a cycle would wait for a garbage collection
+            self._finder = None  # it refers to this object: breaks a reference cycle
         if self._before:
             mpi: Any = sys.modules[MODULE]
             redirection_of(mpi).run = self._run_before
@@ -72,7 +72,7 @@ class Interposition:
         self._run_before = redirection.run
         redirection.run = self._run
         members: dict[str, Any] = {"Attach_buffer": self._attach, "Detach_buffer": self._detach}
-        if self._run_before is None:  # else the run around this one has replaced these
+        if self._run_before is None:  # else the outer run has replaced these already
             members |= {
                 "Request": _for_both(mpi.Request, MPI.Request),
                 "Prequest": _for_both(mpi.Prequest, MPI.Prequest),
@@ -82,7 +82,7 @@ class Interposition:
         vars(mpi).update(members)
 
     def _attach(self, buf: object) -> None:
-        """Have a buffer for `Bsend`, which needs none in a run: of the process there could be one alone."""
+        """Pretend to attach a buffer. `Bsend` needs none in a run, and a process, which ranks may share, can have only one."""
         rank = self._run.communicator().Get_rank()
         if rank in self._attached:
             raise MPI.Exception("a buffer is attached already", MPI.ERR_OTHER)
@@ -104,7 +104,7 @@ def follow_imports() -> None:
 
 
 def _installed() -> Redirection:
-    """The redirection of mpi4py's communicators, installed, beside the functions that complete requests."""
+    """Install the redirection of mpi4py's communicators, and the functions that complete requests; return the redirection."""
     mpi: Any = sys.modules[MODULE]
     redirection = redirection_of(mpi)
     redirection.install()
@@ -113,7 +113,7 @@ def _installed() -> Redirection:
 
 
 class _Finder(MetaPathFinder):
-    """Calls `imported` when mpi4py has been imported."""
+    """Import hook that calls `imported` when mpi4py has been imported."""
 
     def __init__(self, imported: Callable[[], object]) -> None:
         self._imported = imported
@@ -168,9 +168,10 @@ def _for_both(theirs: Any, ours: Any) -> Any:
 
 
 def _of_its_own(theirs: Callable[..., Any], but_of: type | tuple[()] = ()) -> Callable[..., Any]:
-    """mpi4py's method, or that of the request of the worlds that is given, but not of an object of one class, whose own may call this one.
+    """Return a function that calls mpi4py's method, or, for a request of the worlds, that request's own.
 
-    On a request of the simulated world mpi4py's would read memory that it does not have.
+    On a request of the simulated world, mpi4py's method would read invalid memory. Requests of class `but_of` get mpi4py's method,
+    because their own may call this function.
     """
 
     @wraps(theirs)
@@ -201,11 +202,11 @@ _GROUP_METHODS: Final = (
 
 @lru_cache(maxsize=2)
 def _for_all_groups(theirs: Any) -> Any:
-    """mpi4py's class, whose functions, called by the class, are those of the group that they are given first."""
+    """Subclass of mpi4py's Group whose functions, taken from the class, call those of the group that is their first argument."""
 
     class AnyGroup(type):
         def __instancecheck__(cls, instance: object) -> bool:
-            # Nothing but a group translates ranks; that of the simulated world is not known here.
+            # Duck typing, because the simulated world's class cannot be imported here: only groups have this method.
             return isinstance(instance, theirs) or hasattr(type(instance), "Translate_ranks")
 
     def of_its_kind(name: str) -> Callable[..., Any]:

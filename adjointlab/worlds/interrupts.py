@@ -1,7 +1,7 @@
-"""The signals that ask a process to end: Ctrl-C, SIGTERM and SIGHUP, their handlers, and the exceptions that they raise.
+"""The signals that ask a process to end (Ctrl-C, SIGTERM and SIGHUP), their handlers, and the exceptions that these raise.
 
-A signal is held back while processes exchange messages, and let through where user code runs. An exception in the middle of an
-exchange would leave one process waiting for what another no longer sends, and the job would hang rather than end.
+A signal is held back while processes exchange messages, and raised only where user code runs. An exception in the middle of an
+exchange would leave one process waiting for a message that another no longer sends, and the job would hang rather than end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""The signals that ask a process to end. Under a supervisor, SIGINT alone: of the others a rank dies, and the job goes on."""
+"""The signals that ask a process to end. Under a supervisor only SIGINT is handled: the others kill a rank, and the job goes on."""
 
 _ECHO: Final = 1.0
 """Seconds in which one Ctrl-C may arrive twice: from the terminal, and passed on by mpiexec."""
@@ -43,36 +43,36 @@ _Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP, its argument: raised like Ctrl-C, so that it ends whatever that ends, in the same way."""
+    """Raised for SIGTERM or SIGHUP, its argument. A `KeyboardInterrupt`, so that it has the same effect as Ctrl-C."""
 
     def __str__(self) -> str:
         return f"ended by {signal.Signals(signal_of(self)).name}"
 
 
 def interrupt_by(number: int) -> KeyboardInterrupt:
-    """The exception of a signal."""
+    """The exception to raise for a signal."""
     return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
 
 
 def signal_of(exception: BaseException | None) -> int:
-    """The signal that an exception stands for."""
+    """The signal for which an exception was raised."""
     return int(exception.args[0]) if isinstance(exception, Terminated) else signal.SIGINT
 
 
 def ended_by(number: int) -> str:
-    """A sentence on a run that a signal has ended."""
+    """Message that a signal has ended the run."""
     return f"the run was ended by {signal.Signals(number).name}, and is not complete"
 
 
 def raise_interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """The handler of a signal for code that has no other."""
+    """Default handler: raises the exception of the signal."""
     raise interrupt_by(number)
 
 
 def install_handlers(receive: _Handler) -> dict[int, _Handler]:
-    """Have `receive` handle the signals that ask this process to end; return the handlers before, which see :func:`restore`.
+    """Install `receive` for the signals that ask this process to end; return the replaced handlers, for :func:`restore`.
 
-    Whoever has set another handler, or ignores a signal as nohup does, wants to decide by itself.
+    Handlers set by other code are left alone, and so are ignored signals, as under nohup.
     """
     _reset_in_forks()
     is_job = os.environ.get(HOOKED) == str(os.getpid())
@@ -88,7 +88,7 @@ def install_handlers(receive: _Handler) -> dict[int, _Handler]:
 
 @cache
 def _reset_in_forks() -> None:
-    """Have forks end upon SIGTERM and SIGHUP as they would without the lab: whoever has made them ends them so."""
+    """Restore the default action of SIGTERM and SIGHUP in forks, whose parents end them with these signals."""
 
     def reset() -> None:
         own = (raise_interrupt, Interrupts._receive, RepeatedInterrupt._receive)
@@ -101,7 +101,7 @@ def _reset_in_forks() -> None:
 
 
 def restore(before: Mapping[int, _Handler]) -> None:
-    """Put the handlers back that :func:`install_handlers` has replaced: all of them, even if one that is back already raises."""
+    """Put back the handlers that :func:`install_handlers` has replaced; all of them, even if one that is back already is called and raises."""
     try:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -113,7 +113,7 @@ def restore(before: Mapping[int, _Handler]) -> None:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Context for what must be done as a whole: the first signal that asks the process to end is handled at its end."""
+    """Context that must not be interrupted: the first signal that asks the process to end is handled when it exits."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -133,20 +133,20 @@ def signals_held() -> Iterator[None]:
 
 
 class Interrupts:
-    """Context in which Ctrl-C, SIGTERM and SIGHUP are held back, but for the stretches between :meth:`allow` and :meth:`hold`.
+    """Context in which Ctrl-C, SIGTERM and SIGHUP are held back, except between :meth:`allow` and :meth:`hold`.
 
-    An interrupt that is still held back at the end is raised there. A second one is raised at once, and then the
-    processes may wait for each other for ever (:attr:`is_forced`). Entering within such a context returns the outer one.
-    `number` is the signal that has ended the work, here or on another rank; 0 before.
+    An interrupt that is still held back at the end is raised there. A second one is raised at once, after which the
+    processes may wait for each other for ever (:attr:`is_forced`). Nested entry returns the outer context.
+    `number` is the signal that has ended the work, here or on another rank, or 0.
     """
 
-    # There is one handler of signals in a process, so there is one context in force.
+    # Signal handlers are global to a process, so only one context is in force.
     _outer: ClassVar[Interrupts | None] = None
 
     def __init__(self) -> None:
         self.pending = False
         self.is_forced = False
-        self.ends_process = False  # an interrupt that leaves this context does
+        self.ends_process = False  # True if an interrupt that leaves this context ends the process
         self.number = 0
         self._held = True
         self._before: dict[int, _Handler] = {}
@@ -154,7 +154,7 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is not threading.main_thread():
-            return self  # Python allows no handlers to be set there, and calls none there
+            return self  # Python sets and calls signal handlers only in the main thread
         if Interrupts._outer is not None:
             Interrupts._outer._install_again()
             return Interrupts._outer
@@ -168,23 +168,23 @@ class Interrupts:
             Interrupts._outer = None
             restore(self._before)
             if self.ends_process and (self.number or kind is KeyboardInterrupt):
-                # The same signal may come a second time, when nothing but the way out is left.
+                # The same signal may arrive again while the process is ending.
                 for number in self._before:
                     signal.signal(number, signal.SIG_IGN)
         if self.pending and kind is None:
             raise interrupt_by(self.number)
 
     def _install_again(self) -> None:
-        """Take the signals back from code below Python: UCX, initialized with MPI, prints its state upon SIGHUP instead."""
+        """Reinstall the handlers if C code has replaced them: UCX, initialized with MPI, prints its state upon SIGHUP instead."""
         for number in self._before:
             if signal.getsignal(number) == self._receive:
                 signal.signal(number, self._receive)
 
     @property
     def have_come(self) -> bool:
-        """False where user code that raises KeyboardInterrupt has made it up; True too where others handle the signals.
+        """False if a KeyboardInterrupt raised by user code cannot be due to a signal.
 
-        These may also be handlers that user code has set: of what they have received nothing is known here.
+        True also if other handlers are installed, such as user code's: the signals that they have received are unknown.
         """
         return (
             self.number != 0
@@ -193,7 +193,7 @@ class Interrupts:
         )
 
     def allow(self) -> None:
-        """Let interrupts through from here on, and raise one that was held back: user code begins."""
+        """Raise interrupts at once from here on, beginning with one that was held back: user code begins."""
         self._held = False
         self.take()
 
@@ -202,13 +202,13 @@ class Interrupts:
         self._held = True
 
     def take(self) -> None:
-        """Raise an interrupt that was held back, if there was one."""
+        """Raise the interrupt that was held back, if any."""
         if self.pending:
             self.pending = False
             raise interrupt_by(self.number)
 
     def note(self, number: int) -> None:
-        """Another rank has received the signal `number`, and all ranks end."""
+        """Record that another rank has received the signal `number`, and that all ranks end."""
         self.number = self.number or number
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
@@ -226,20 +226,19 @@ class Interrupts:
 
 
 class RepeatedInterrupt:
-    """Context in which Ctrl-C, SIGTERM and SIGHUP are raised at once and, if something swallows that, again by :meth:`check` or
-    at the end.
+    """Context in which Ctrl-C, SIGTERM and SIGHUP are raised at once and, if swallowed, again by :meth:`check` or on exit.
 
     Python prints and drops an exception that is raised in a callback of the garbage collector (Hypothesis 6.131 and later
-    has one, ``hypothesis.internal.conjecture.junkdrawer``) or in ``__del__``, and a signal's handler may run there. An interrupt that
-    is raised again is not printed there, with a traceback, as one that is ignored.
-    Entering within such a context, or where the signals have other handlers, changes nothing.
+    has one, ``hypothesis.internal.conjecture.junkdrawer``) or in ``__del__``, and a signal's handler may run there. Since the interrupt
+    is raised again, this context suppresses the traceback that calls it ignored.
+    Entering has no effect within such a context, or if the signals have other handlers.
     """
 
     _pending: ClassVar[int] = 0
 
     def __init__(self) -> None:
         self._before: dict[int, _Handler] = {}
-        self.number = 0  # the signal that has ended the work; 0 before
+        self.number = 0  # the signal that has ended the work, or 0
         self._shown_by: Callable[[sys.UnraisableHookArgs], object] = sys.unraisablehook
 
     def __enter__(self) -> RepeatedInterrupt:
@@ -262,7 +261,7 @@ class RepeatedInterrupt:
 
     @classmethod
     def check(cls) -> None:
-        """Raise the interrupt again that was swallowed, if there was one."""
+        """Raise again the interrupt that was swallowed, if any."""
         if cls._pending:
             raise interrupt_by(cls._pending)
 

@@ -1,7 +1,7 @@
-"""Telling from the environment how this process was started, and opening the world that fits.
+"""Detects from the environment how this process was started, and opens the matching world.
 
-Importing mpi4py initializes MPI, which takes time, and fails where none is installed: so the environment is asked first. Under torchrun
-it is not imported at all.
+Importing mpi4py initializes MPI, which takes time, and fails if no MPI library is installed: so the environment is consulted first. Under
+torchrun, mpi4py is not imported at all.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-# No more imports than these: the wrapper of a rank, which cannot import the lab, loads this file by its path.
+# No imports of the lab at module level: the wrapper of a rank, which cannot import the lab, loads this file by its path.
 if TYPE_CHECKING:
     from adjointlab.worlds.polling import Channel
     from adjointlab.worlds.watchdog import Watchdog
@@ -30,24 +30,24 @@ __all__ = [
 
 
 class NoPartners(RuntimeError):
-    """The processes that the launcher says it has started cannot all be reached; the message says what to do."""
+    """Not all processes that the launcher claims to have started can be reached; the message gives advice."""
 
 
 class LaunchVariables(NamedTuple):
-    """Environment variables by which a launcher tells each process its rank, and how many there are."""
+    """Environment variables by which a launcher passes each process its rank and the number of ranks."""
 
     launcher: str
     rank: str
-    size: str = ""  # empty: it does not say
-    required: str = ""  # one of its own, where other programs set the first two as well
-    starts: Literal["mpi", "torch", ""] = "mpi"  # the world of the processes; empty: of one each
+    size: str = ""  # empty if the launcher does not set the number of ranks
+    required: str = ""  # a variable that only this launcher sets, if other programs set the first two as well
+    starts: Literal["mpi", "torch", ""] = "mpi"  # the world of the processes; empty: independent processes
 
     def apply_in(self, environment: Mapping[str, str]) -> bool:
-        """Return True if the launcher has started the process whose environment this is."""
+        """Return True if `environment` is that of a process started by this launcher."""
         return self.rank in environment and (not self.required or self.required in environment)
 
     def processes(self, environment: Mapping[str, str]) -> int | None:
-        """Number of processes that the launcher says it has started; None if it does not say."""
+        """Number of processes according to the launcher; None if it does not set one."""
         size = environment.get(self.size, "")
         return int(size) if size.isdigit() else None
 
@@ -59,7 +59,7 @@ _TORCHRUN: Final = LaunchVariables(
 LAUNCHERS: Final = (
     _TORCHRUN,
     LaunchVariables("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    LaunchVariables("PMIx", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"),  # the size only where srun starts it
+    LaunchVariables("PMIx", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"),  # the size is set only by srun
     LaunchVariables("PMI (MPICH, Intel MPI, Slurm's pmi2)", "PMI_RANK", "PMI_SIZE"),
     LaunchVariables("jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
     LaunchVariables("aprun", "ALPS_APP_PE"),
@@ -67,12 +67,12 @@ LAUNCHERS: Final = (
     # Slurm sets both in a batch script too, which is one process. A step that starts MPI has variables of PMI or PMIx.
     LaunchVariables("srun", "SLURM_PROCID", "SLURM_NTASKS", starts=""),
 )
-"""The first that applies counts: a batch system starts the launcher of an MPI library, or torchrun, and that the ranks."""
+"""The first that applies counts: a batch system may start the launcher of an MPI library, or torchrun, which starts the ranks."""
 
 
 def launched_world(environment: Mapping[str, str] = os.environ) -> Literal["mpi", "torch", ""]:
-    """The world of the processes that a launcher has started with this one, to judge by the environment; empty if it is alone."""
-    # Also where torchrun's other variables are broken: that is told when the processes are looked for.
+    """The world of the processes that a launcher has started with this one, according to the environment; empty if it is alone."""
+    # Even if torchrun's other variables are missing or wrong: check_partners reports that.
     if _TORCHRUN.required in environment:
         return "torch"
     started = (launcher.starts for launcher in LAUNCHERS if launcher.apply_in(environment))
@@ -87,7 +87,7 @@ def is_launched() -> bool:
 def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
     """Rank that the launcher gave this process; 0 if there is no launcher.
 
-    Only for deciding which process prints before MPI is initialized, and for naming the files of a rank.
+    Use it only to decide which process prints before MPI is initialized, and to name the files of a rank.
     """
     given = (environment.get(launcher.rank, "") for launcher in LAUNCHERS if launcher.apply_in(environment))
     return int(next(filter(str.isdigit, given), "0"))
@@ -96,8 +96,8 @@ def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
 def check_partners(environment: Mapping[str, str] = os.environ) -> None:
     """Raise :class:`NoPartners` if ranks that the launcher has started are missing, in MPI or under torchrun. Initializes MPI.
 
-    A launcher that belongs to another library than mpi4py's starts processes each of which is alone in its ``COMM_WORLD``:
-    so every one of them finds this out by itself. So does a process whose variables somebody else's launcher has left.
+    If the launcher belongs to another library than mpi4py's, each of its processes is alone in its ``COMM_WORLD``, and detects
+    that by itself. So does a process that has inherited the variables of an unrelated launcher.
     """
     if (world := launched_world(environment)) == "torch":
         _check_torchrun(environment)
@@ -117,10 +117,10 @@ def check_partners(environment: Mapping[str, str] = os.environ) -> None:
     size = own_handle(MPI.COMM_WORLD).Get_size()
     stated = {each.size: count for each in launchers if (count := each.processes(environment)) is not None}
     if size == 1:
-        # One process alone has nobody to be wrong with: so it is believed only where every launcher says so.
+        # A size of 1 is the symptom of a mismatch too, so it is accepted only if every launcher states it.
         fits = bool(stated) and set(stated.values()) == {1}
     else:
-        # One launcher may have started another, whose environment then has the variables of both.
+        # One launcher may have started another; then the environment has the variables of both.
         fits = not stated or size in stated.values()
     if not fits:
         said = ", ".join(f"{name}={count}" for name, count in stated.items()) or f"{first.rank} is set"
@@ -135,7 +135,7 @@ def check_partners(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def _check_torchrun(environment: Mapping[str, str]) -> None:
-    """Raise :class:`NoPartners` where torchrun's processes cannot make process groups."""
+    """Raise :class:`NoPartners` if torchrun's variables or the installed torch do not allow process groups."""
     wanted = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "MASTER_PORT": 1}
     wrong = [
         f"{name} is {environment[name]!r}" if name in environment else f"{name} is missing"
@@ -180,16 +180,16 @@ def open_world(
     watchdog: Watchdog | None = None,
     patience: float = 10.0,
 ) -> World:
-    """Open the world of that `kind`, with `ranks` ranks if it is simulated; "auto" is the one that fits this process.
+    """Open the world of that `kind`, with `ranks` ranks if it is simulated; "auto" chooses by how this process was started.
 
-    Collective for worlds of processes, whose size the launcher decides. `strict` concerns MPI alone. Raises :class:`NoPartners` on
-    every process if not all that the launcher has started can be reached.
+    Collective for worlds of processes, whose size the launcher decides. `strict` applies to MPI only. Raises :class:`NoPartners` on
+    every process if some processes that the launcher has started cannot be reached.
 
-    `patience` is how many seconds a call may wait for other processes before it counts as blocked. Unless a `watchdog` has another
-    limit, a rank is ended that makes no call for three times as long, or whose run takes twelve times as long. ``math.inf`` is no limit: for a
-    training, rather than for checks. Then a deadlock of real ranks is not found out; one of simulated ranks is.
+    `patience` is how many seconds a call may wait for other processes before it counts as blocked. Unless `watchdog` has another
+    limit, a rank is ended if it makes no call for three times as long, or if its run takes twelve times as long. ``math.inf`` means no limit,
+    for training rather than for checks: then a deadlock of simulated ranks is still detected, but not one of real ranks.
 
-    Raises `ValueError` for a number of ranks below 1 and a patience that is not positive, and `TypeError` for what is not a number.
+    Raises `ValueError` for a number of ranks below 1 or a patience that is not positive, and `TypeError` if either is not a number.
     """
     from adjointlab.worlds.watchdog import Watchdog
     from adjointlab.worlds.world import WorldName, number_of_ranks, positive_patience

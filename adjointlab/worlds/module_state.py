@@ -1,10 +1,10 @@
-"""Variables of the modules and classes of packages, one set for each simulated rank: as random streams, they are swapped with the rank.
+"""Variables of the modules and classes of some packages, one set for each simulated rank: like random streams, they are swapped with the rank.
 
-Code keeps process groups, meshes and caches in variables of modules and attributes of classes, which simulated ranks share as threads.
-Swapped are those of the modules, those that a class which a module defines has when the case begins, and what dictionaries, lists and
-sets among them hold. Each rank begins with arrays of its own in the place of those that are variables or stand in such a container, and
-with empty caches of its functions (``functools.lru_cache``); modules elsewhere that have imported one of these by name are swapped too. Out
-of reach are attributes of other objects, variables of functions, state of C++, and modules that are imported after the case has begun.
+Code keeps process groups, meshes and caches in module variables and class attributes, which simulated ranks share because they are threads.
+The swap covers module variables, the attributes that the modules' classes have when the case begins, and the contents of dictionaries,
+lists and sets among these. Each rank begins with its own copies of arrays that are variables or elements of such a container, and
+with empty function caches (``functools.lru_cache``). Modules of other packages that have imported such a function by name are swapped too.
+Out of reach are attributes of other objects, local variables, C++ state, and modules that are imported after the case has begun.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from adjointlab.core.arrays.own_copies import ArrayCopies
 __all__ = ["NO_STATE", "CachedFunction", "ModuleState", "is_a", "is_within"]
 
 NO_STATE: Final = (FunctionType, BuiltinFunctionType, ModuleType, type)
-"""Types of what a module defines or imports, which is the same for all ranks."""
+"""Types of module variables that hold definitions or imports, the same for all ranks."""
 
 _CONTAINERS: Final = (dict, list, set)
 
 _BUILTINS: Final = vars(builtins)
-"""It stands in modules whose functions `torch.compile` has compiled, as ``__builtins_dict___0``."""
+"""Modules whose functions `torch.compile` has compiled have it as ``__builtins_dict___0``."""
 
 
 class _Saved(NamedTuple):
     variables: list[dict[str, Any]]  # by module
     attributes: list[dict[str, Any]]  # by class
-    contents: list[tuple[Any, Any]]  # containers among them, each with a copy
+    contents: list[tuple[Any, Any]]  # the containers among these values, each with a copy
 
 
 class ModuleState:
@@ -44,7 +44,7 @@ class ModuleState:
 
     def __init__(self, packages: Sequence[str]) -> None:
         self._modules = _modules_of(packages)
-        # The names once and for all: a package has many classes, few of which hold anything, and ranks change at every call.
+        # The names are computed once, because a package has many classes, few of which hold state, and ranks switch at every call.
         self._classes = [
             (kind, tuple(attributes))
             for module in self._modules
@@ -54,7 +54,7 @@ class ModuleState:
         self._first = self.save()
 
     def save(self) -> _Saved:
-        """Copy the variables, and what the containers among them hold."""
+        """Copy the variables, and the contents of the containers among them."""
         variables = [_variables(module) for module in self._modules]
         attributes = [
             {name: vars(kind)[name] for name in names if name in vars(kind)} for kind, names in self._classes
@@ -69,7 +69,7 @@ class ModuleState:
         return _Saved(variables, attributes, contents)
 
     def restore(self, state: Any) -> None:
-        """Bring back what :meth:`save` has copied."""
+        """Restore a copy that :meth:`save` has made."""
         for module, variables in zip(self._modules, state.variables, strict=True):
             for name in _variables(module).keys() - variables.keys():
                 del module[name]
@@ -82,7 +82,7 @@ class ModuleState:
 
     @contextmanager
     def put_back(self) -> Iterator[None]:
-        """Context in which everything is as it was at first, with empty caches, but for what arrays hold."""
+        """Context in which the initial state is restored, with empty caches; the elements of arrays are not restored."""
         now = self.save()
         self.seed(0)
         try:
@@ -91,7 +91,7 @@ class ModuleState:
             self.restore(now)
 
     def kept(self) -> list[str]:
-        """The names of what is not as it was at first, of caches that have been of use, and of arrays, which may have been written to."""
+        """Names of variables that have changed, of caches that have had hits, and of all arrays, which may have been written to."""
         before = {id(container): content for container, content in self._first.contents}
 
         def is_kept(value: Any, first: dict[str, Any], name: str) -> bool:
@@ -119,9 +119,9 @@ class ModuleState:
         return names
 
     def seed(self, number: int) -> None:
-        """Begin a rank: with what the variables held before the case, and arrays of its own."""
+        """Set up a new rank, with the initial values of the variables and its own copies of arrays."""
         self.restore(self._first)
-        caches: dict[int, object] = {}  # one for each function, under whatever names modules have it
+        caches: dict[int, object] = {}  # one per function, which may have several names
         for module in self._modules:
             for name, cached in _cached_functions(module):
                 module[name] = caches.setdefault(id(cached), _with_own_cache(cached))
@@ -141,19 +141,19 @@ CachedFunction: Final = type(lru_cache(lambda: None))
 
 
 def _modules_of(packages: Sequence[str]) -> list[dict[str, Any]]:
-    """The variables of the modules of some packages, and of others that have imported functions with caches from there by name."""
+    """The variables of the modules of some packages, and of other modules that have imported cached functions from them by name."""
     of_packages: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
     for name, module in list(sys.modules.items()):
-        # None stands there for one that is not to be imported, and some put another object in their place. A library of cffi, as
-        # cryptography has one, says that its class is that of a module, and has no dictionary.
+        # Not every entry is a module: None blocks an import, and some modules replace themselves by another object. A cffi library, such
+        # as cryptography's, claims a module as its __class__ but has no dictionary.
         if is_a(module, ModuleType):
             (of_packages if is_within(name, packages) else others).append(_dictionary(module))
     caches = {
         id(cached)
         for variables in of_packages
         for _, cached in _cached_functions(variables)
-        if is_within(cached.__module__, packages)  # not one that they have imported themselves
+        if is_within(cached.__module__, packages)  # not those imported from elsewhere
     }
     if not caches:
         return of_packages
@@ -161,23 +161,23 @@ def _modules_of(packages: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def is_within(name: str, packages: Sequence[str]) -> bool:
-    """Return True for the name of a module that is one of some packages, or is in one."""
+    """Return True if a module of that name is one of `packages` or in one of them."""
     return f"{name}.".startswith(tuple(f"{package}." for package in packages))
 
 
 def _dictionary(module: ModuleType) -> dict[str, Any]:
-    """The dictionary of a module, without running the code of one that is to be imported when it is first used."""
+    """The dictionary of a module; does not trigger the import of a lazy module."""
     dictionary: dict[str, Any] = object.__getattribute__(module, "__dict__")
     return dictionary
 
 
 def _cached_functions(module: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The functions among the variables of a module that keep their results, by name."""
+    """The functions with a cache among the variables of a module, with their names."""
     return [(name, value) for name, value in module.items() if is_a(value, CachedFunction)]
 
 
 def is_a(value: Any, *kinds: type) -> bool:
-    """Return True for an instance, without asking the object, which may warn: some stand for names that are deprecated."""
+    """Return True if `value` is an instance of one of `kinds`. Does not read attributes of it: proxies for deprecated names would warn."""
     return issubclass(type(value), kinds)
 
 
@@ -187,7 +187,7 @@ def _with_own_cache(cached: Any) -> Callable[..., Any]:
 
 
 def _variables(module: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables of a module or class that may hold state of its own; a name such as ``__default`` is that of one too."""
+    """The variables of a module or class that may hold state, including names such as ``__default``."""
     return {
         name: value
         for name, value in module.items()
@@ -198,7 +198,7 @@ def _variables(module: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _classes(module: dict[str, Any]) -> list[type]:
-    """The classes that a module defines. The members of an enumeration are not set again."""
+    """The classes that a module defines, except enumerations, whose members cannot be set again."""
     return [
         value
         for value in module.values()
@@ -207,7 +207,7 @@ def _classes(module: dict[str, Any]) -> list[type]:
 
 
 def _attributes(kind: type) -> dict[str, Any]:
-    """The attributes of a class that may hold state, which methods, properties and other descriptors do not."""
+    """The attributes of a class that may hold state: not methods, properties and other descriptors."""
     return {
         name: value for name, value in _variables(vars(kind)).items() if not hasattr(type(value), "__get__")
     }
@@ -220,7 +220,7 @@ def _set(kind: type, attributes: Mapping[str, Any]) -> None:
 
 
 def _hold_the_same(one: Any, other: Any) -> bool:
-    """Return True if two containers of one type hold the same objects, at the same places."""
+    """Return True if two containers of one type hold identical objects under the same keys or indices."""
     if isinstance(one, set):
         return bool(one == other)
     return [(key, id(value)) for key, value in _entries(one)] == [

@@ -1,8 +1,8 @@
-"""The end of a process: held up for some seconds only by the threads, processes and hooks of user code, its exit code unchanged,
-also by a Ctrl-C that comes too late.
+"""Ends a process whose verdicts are printed: threads, processes and hooks of user code delay it for some seconds at most, and neither
+they nor a late Ctrl-C change its exit code.
 
-By then the verdicts are printed. But before the interpreter ends it joins all threads that are no daemons, then calls the functions
-that were registered with `atexit`, one of which joins the processes of `multiprocessing`; it would wait for each of them for ever.
+Without this it could hang: the interpreter first joins all threads that are not daemons, then calls the functions registered
+with `atexit`, one of which joins the processes of `multiprocessing`, and waits for each of them without limit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["end_despite_leftovers", "ignore_late_signals", "ignore_signals_at_ex
 _PATIENCE: Final = 5.0
 _PATIENCE_IN_ALL: Final = 60.0
 _PATIENCE_AFTERWARDS: Final = 0.5
-"""Seconds for a hook, once one before it did not return: it was registered as often, perhaps, as an operator was applied."""
+"""Seconds for a hook once an earlier one did not return: the same hook may be registered at each application of an operator."""
 _MOST_INTERRUPTS: Final = 30
 _LEAST_CPU: Final = 0.05
 _SIGNAL: Final = signal.SIGUSR2
@@ -41,32 +41,32 @@ _MOST_NAMED: Final = 3
 
 
 def end_despite_leftovers(code: int, stderr: int = 2) -> None:
-    """Have this process end with `code`, once the interpreter begins to end, whatever is left then.
+    """Make this process end with `code` once the interpreter begins to shut down, whatever is left running then.
 
-    To be called at the end of the main thread.
+    Call it at the end of the main thread.
     """
     _Ending(code, stderr).watch()
 
 
 def ignore_late_signals() -> None:
-    """Have Ctrl-C, SIGTERM and SIGHUP leave the exit code as it is from here on: the results are out, and the process is ending.
+    """Ignore Ctrl-C, SIGTERM and SIGHUP from here on, so that they do not change the exit code: the results are printed.
 
-    A :class:`~adjointlab.worlds.deadline.Deadline` sees them still, and bounds what is left to do.
+    A :class:`~adjointlab.worlds.deadline.Deadline` still receives them, and limits the time of what is left to do.
     """
     install_handlers(_ignore)
 
 
 def ignore_signals_at_exit() -> None:
-    """Have them leave it as it is at the very end too; to be called before other hooks are registered, for the first one runs last.
+    """Keep ignoring them to the very end; call this before other `atexit` hooks are registered, because the first one runs last.
 
-    After the hooks, but before it frees its modules and leaves MPI, the interpreter replaces handlers by the default action, of
-    which the process would die.
+    After the hooks, but before it frees its modules and finalizes MPI, the interpreter restores the default action, which would
+    kill the process.
     """
     atexit.register(_ignore_for_good)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """The handler of a signal that comes too late."""
+    """Handler of a signal that arrives too late: does nothing."""
 
 
 def _ignore_for_good() -> None:
@@ -76,7 +76,7 @@ def _ignore_for_good() -> None:
 
 
 class _Ending:
-    """The end of this process, watched by a thread; it lives until the interpreter ends all threads, after the last hook."""
+    """The end of this process, watched by a daemon thread, which runs until the interpreter stops all threads after the last hook."""
 
     def __init__(self, code: int, stderr: int) -> None:
         self._code, self._stderr = code, stderr
@@ -123,7 +123,7 @@ class _Ending:
         signal.pthread_kill(self._main.ident or 0, _SIGNAL)
 
     def _wait_for_hooks(self, patience: float) -> None:
-        """Return when the main thread has not come on for some seconds."""
+        """Return when the main thread has made no progress for `patience` seconds."""
         elapsed, progress, used = Elapsed(), 0, time.process_time()
         while elapsed.idle < patience and elapsed.total < _PATIENCE_IN_ALL:
             time.sleep(0.05)
@@ -150,15 +150,15 @@ class _Ending:
         return True
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """The signal's handler, in the main thread, which alone may leave MPI: leave the threads behind, then hook after hook."""
+        """Signal handler: abandon the threads first, later the hook that does not return. Only the main thread may finalize MPI."""
         if self._has_left_threads or not _left():
-            raise HookEnded  # the interpreter goes on with the next
+            raise HookEnded  # ends the current hook; the interpreter continues with the next
         self._has_left_threads = True
         with suppress(Exception):
             atexit._run_exitfuncs()
         with suppress(Exception):
             if _finalize_mpi():
-                # MPICH takes leave of its launcher in a handler of C's exit; without, the launcher would kill the others.
+                # MPICH disconnects from its launcher in a handler of C's exit. Without that, the launcher would kill the other ranks.
                 ctypes.CDLL(None).exit(self._code)
         os._exit(self._code)
 
@@ -187,7 +187,7 @@ def _show_unraisable(
 def _left() -> list[threading.Thread]:
     """The threads that the interpreter waits for."""
     main = threading.main_thread()
-    # Those of executors are joined in any case, and in simulated ranks, which are daemons, they are daemons.
+    # Threads of executors are joined even if they are daemons, as those started by simulated ranks are.
     futures = sys.modules.get("concurrent.futures.thread")
     of_executors = set(getattr(futures, "_threads_queues", ()))
     alive = [thread for thread in threading.enumerate() if thread is not main]
@@ -197,7 +197,7 @@ def _left() -> list[threading.Thread]:
 def _left_processes() -> list[BaseProcess]:
     """The processes of `multiprocessing` that it waits for at the end."""
     module = sys.modules.get("multiprocessing.process")
-    # Not active_children(), which waits for those that have ended, as the main thread does.
+    # Not active_children(), which reaps processes that have ended, as the main thread does at the same time.
     children: set[BaseProcess] = set(getattr(module, "_children", ()))
     return sorted((each for each in children if each.is_alive()), key=lambda each: each.pid or 0)
 
@@ -216,7 +216,7 @@ def _described(thread: threading.Thread) -> str:
 
 
 def _finalize_mpi() -> bool:
-    """Leave MPI; return False if this process was not in it."""
+    """Finalize MPI; return False if it is not initialized, or finalized already."""
     mpi4py = sys.modules.get("mpi4py.MPI")
     if mpi4py is None or not mpi4py.Is_initialized() or mpi4py.Is_finalized():
         return False

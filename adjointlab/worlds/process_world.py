@@ -1,9 +1,9 @@
-"""A world of processes: the leader (rank 0) commands, the others follow. What they talk over is for the worlds to say.
+"""Base class of the worlds of processes: the leader (rank 0) sends commands to the others. Subclasses supply the channel.
 
 A run has four steps, the same on every rank that takes part:
 
 1. The leader sends a command: the payload, and whether the *last* run was clean.
-2. Each rank frees or leaves behind what the last run has made, which it could not do before it knew that.
+2. Each rank frees what the last run made, or abandons it if that run was not clean. It could not decide this earlier.
 3. It runs the body on exactly the ranks asked for.
 4. It reports its outcome and statistics. The leader compares the statistics and decides whether the run was clean.
 """
@@ -57,7 +57,7 @@ class Command(NamedTuple):
     seed: int
     last_was_clean: bool
     patience: float
-    payload: bytes  # empty for those who do not take part
+    payload: bytes  # empty for ranks that do not take part
 
 
 class _Done(NamedTuple):
@@ -77,18 +77,18 @@ class _Report(NamedTuple):
 
 
 class Conclusion(NamedTuple):
-    """The leader's conclusion about a run, and whether what it has used can serve another."""
+    """The leader's conclusion about a run, and whether the communicators that it used can serve another."""
 
     run: Run
     is_clean: bool
 
 
 class ProcessWorld(ABC):
-    """The processes that `control` connects. Making one is collective; `allgather` gives everybody's argument to all.
+    """The processes that `control` connects. The constructor is collective; `allgather` collects one object from each process.
 
     `patience` is how many seconds a call may wait, with no rank failing meanwhile, before it counts as blocked. Once
-    a run has hung, it is measured by the slowest good run so far: a hundred times that, and at least two seconds, so that
-    a hang is shrunk in bearable time. `expire` is for :class:`~adjointlab.worlds.watchdog.RaisingWatchdog`.
+    a run has hung, patience is reduced to a hundred times the slowest good run so far, but at least two seconds: then
+    shrinking a hang takes a bearable time. `expire` is passed to :class:`~adjointlab.worlds.watchdog.RaisingWatchdog`.
     """
 
     name: WorldName
@@ -113,7 +113,7 @@ class ProcessWorld(ABC):
         self._lead = 0  # number of the current call of lead
         self._is_leading = False
         self._run = 0  # number of the current run
-        self._ranks_of_last_run = 0  # 0 once what it has made is freed or left behind
+        self._ranks_of_last_run = 0  # 0 once what it made is freed or abandoned
         self._last_was_clean = True
         self._payload: object = None  # of the current run, on the leader
         self._current_patience = patience  # adapted to hangs
@@ -123,7 +123,7 @@ class ProcessWorld(ABC):
         self._heartbeats = Heartbeats(control.rank, allgather)
         self._watchdog_thread = RaisingWatchdog(self.watchdog, self._end_job, expire, self._heartbeats.beat)
 
-    # What the worlds differ in
+    # Implemented by each world
 
     @property
     @abstractmethod
@@ -132,39 +132,39 @@ class ProcessWorld(ABC):
 
     @abstractmethod
     def _begin_run(self, command: Command, patience: float) -> None:
-        """Count from zero: a run begins."""
+        """Reset the counters for a new run."""
 
     @abstractmethod
     def _enter_run(self, command: Command) -> tuple[RankContext, CurrentRun]:
-        """Make the context of the body."""
+        """Return the context that the body is called with, and the run that redirected calls refer to."""
 
     @abstractmethod
     def _progress(self) -> object:
-        """The calls of the run so far; asked by the watchdog's thread."""
+        """A value that changes with every call of the run; read by the watchdog's thread."""
 
     @abstractmethod
     def _note_raised(self, exception: BaseException) -> None:
-        """Note that the body has raised."""
+        """Record that the body has raised."""
 
     @abstractmethod
     def _end_run(self, outcome: Outcome, watched: Watched | None) -> tuple[Outcome, Any]:
-        """Return the outcome of this rank as others have it, and its statistics; tell them if it has failed."""
+        """Return the outcome of this rank to report, and its statistics; notify the other ranks if it has failed."""
 
     @abstractmethod
     def _conclude(self, outcomes: tuple[Outcome, ...], statistics: Sequence[Any]) -> Conclusion:
-        """Put together what the ranks have reported, on the leader."""
+        """Combine the reports of the ranks; called on the leader."""
 
     @abstractmethod
     def _finish_last_run(self, was_clean: bool) -> None:
-        """Free what the last run has made; if it was not clean, leave it behind."""
+        """Free the communicators of the last run, or abandon them if it was not clean."""
 
     @abstractmethod
     def _cut_off(self) -> None:
-        """Have the communicators and open requests of this child process, which user code of the run has forked, refuse every call."""
+        """Make the run's communicators and open requests refuse every call; called in a child process that user code has forked."""
 
     @abstractmethod
     def _notify_failure(self) -> None:
-        """Tell the other ranks of the run that this one has failed."""
+        """Notify the other ranks of the run that this one has failed."""
 
     @abstractmethod
     def _end_job(self) -> None:
@@ -172,11 +172,11 @@ class ProcessWorld(ABC):
 
     @abstractmethod
     def _refuse_if_exhausted(self) -> None:
-        """Raise :class:`~adjointlab.worlds.world.Exhausted` if there is too little left for another run."""
+        """Raise :class:`~adjointlab.worlds.world.Exhausted` if too few communicators are left for another run."""
 
     @abstractmethod
     def _look_around(self) -> None:
-        """Do what others wait for, between two polls of an idle wait."""
+        """Serve other ranks between two polls of an idle wait."""
 
     # The interface
 
@@ -189,12 +189,12 @@ class ProcessWorld(ABC):
         seed: int = 0,
         schedule: Schedule | None = None,
     ) -> Run:
-        """Collective: every process has its own `body` and `payload`, and gets the outcomes of all ranks."""
+        """Run `body` with `payload`, which may differ between processes; every process gets the outcomes of all ranks. Collective."""
         count = self.ranks if ranks is None else ranks
         return self.lead(lambda context, _: body(context, payload), lambda run: run(None, count, seed=seed))
 
     def lead(self, body: Body, conduct: Callable[[Runner], R], about: str = "") -> R:
-        """Collective: the leader executes ``conduct(run)``; every process returns, or raises, what it did."""
+        """Execute ``conduct(run)`` on the leader; every process returns its result or raises its exception. Collective."""
         if self._is_leading:
             raise RuntimeError(
                 "lead and run cannot be called from within a run or a conduct of the same world"
@@ -209,14 +209,14 @@ class ProcessWorld(ABC):
             self._is_leading = False
 
     def share(self, value: R) -> R:
-        """Collective: the leader's value, on every process."""
+        """Return the leader's value on every process. Collective."""
         return self.lead(lambda context, _: None, lambda run: value, self._about)
 
     # The leader
 
     def _conduct(self, body: Body, conduct: Callable[[Runner], R], about: str) -> R:
-        # Ctrl-C is let through while user code runs, and held back while messages between the ranks are under way: then
-        # every rank sees the same sequence of commands to its end.
+        # Ctrl-C is raised only while user code runs, and held back while the ranks exchange messages, so that every rank
+        # receives the same sequence of commands to its end.
         def run(payload: object, ranks: int, *, seed: int = 0, schedule: Schedule | None = None) -> Run:
             with self.watchdog.during_run():
                 self._interrupts.hold()
@@ -225,8 +225,8 @@ class ProcessWorld(ABC):
                 finally:
                     self._interrupts.allow()
 
-        # What another subject has made of it is not this one's. Where several checks look at one that hangs, each would otherwise
-        # wait as long as the first for what is known by then.
+        # Patience that another subject has reduced does not apply to this one. For further checks of the same subject it stays
+        # reduced: if the subject hangs, each check would otherwise wait as long as the first.
         if not about or about != self._about:
             self._current_patience = self.patience
         self._about = about
@@ -238,10 +238,10 @@ class ProcessWorld(ABC):
             finally:
                 self._interrupts.hold()
             self._heed_followers()
-            # A result that cannot be pickled is an exception on every rank, so it is pickled before anybody is told.
+            # A result that cannot be pickled is an exception on every rank, so pickling comes before the message.
             pickled = pickle.dumps(result, pickle.HIGHEST_PROTOCOL) if self.ranks > 1 else b""
         except BaseException as exception:
-            self._interrupts.hold()  # also where one has come just before
+            self._interrupts.hold()  # again: an interrupt may have come just before the first call
             self._interrupts.pending = False
             self._finish(_Done(self._last_was_clean, b"", PackedException.of(exception)))
             raise
@@ -250,7 +250,7 @@ class ProcessWorld(ABC):
 
     def _finish(self, done: _Done) -> None:
         self._channel.send_to_others(done, COMMAND)
-        # The caller may leave next, and a message that has not gone out then never does.
+        # The process may end right after this, and a message that has not been sent by then is lost.
         self._channel.flush()
         self._finish_last_run(done.last_was_clean)
 
@@ -261,7 +261,7 @@ class ProcessWorld(ABC):
             )
         self._heed_followers()
         self._refuse_if_exhausted()
-        # First of all what may raise: once a command is out, its reports have to come back.
+        # Pickling may raise, so it comes first: once a command is sent, its reports must be received.
         pickled = pickle.dumps(payload, pickle.HIGHEST_PROTOCOL)
         self._payload = payload
         command = Command(self._run + 1, ranks, seed, self._last_was_clean, self._current_patience, pickled)
@@ -269,7 +269,7 @@ class ProcessWorld(ABC):
             sent = command if rank < ranks else command._replace(payload=b"")
             self._channel.send(sent, rank, COMMAND)
         self._finish_last_run(command.last_was_clean)
-        self._last_was_clean = False  # unless it is known to be, at the end
+        self._last_was_clean = False  # until the reports show that it was
         started = time.monotonic()
         outcome, statistics = self._take_part(command, body)
         reports = [self._report_of(rank) for rank in range(1, ranks)]
@@ -294,11 +294,12 @@ class ProcessWorld(ABC):
 
     def _report_of(self, rank: int) -> _Report:
         limit = self.watchdog.seconds(self._current_patience)
-        # As long as the rank's Python runs, its own watchdog ends what lasts too long: it knows where the rank is.
+        # As long as Python runs in that rank, its own watchdog ends a run that takes too long, and can name the line. So
+        # this limit is longer.
         silent_limit = limit + 2 * self.watchdog.grace(limit) + _LEAST_PATIENCE
         silence = Elapsed()
 
-        # Ctrl-C has come to this process only, and the others may be waiting for each other: it cancels them.
+        # Ctrl-C may have reached this process alone, and the others may be waiting for each other: it cancels them.
         look_around = self._idle(on_interrupt=self._notify_failure)
 
         def between(waited: float) -> None:
@@ -311,24 +312,24 @@ class ProcessWorld(ABC):
 
         while True:
             report: _Report = self._channel.receive(rank, REPORT, between)
-            # An earlier run's was on its way when a second Ctrl-C took the leader out of that run.
+            # The report of an earlier run may still arrive, if a second Ctrl-C made the leader leave that run.
             if report.run == self._run:
                 return report
 
     def _report_silent(self, rank: int, seconds: float, seen: LastSeen | None) -> None:
-        """Store the case of a rank that does not answer; what this process does meanwhile is of no interest."""
+        """Store the case of a rank that does not answer, without a stack: that of this process is unrelated."""
         known = "nothing more is known of it" if seen is None else str(seen)
         late = f"rank {rank} did not return, and could not be asked where it is for {seconds:.0f} s: {known}"
         self.watchdog.say(f"\nadjointlab: {late}\n")
         self.watchdog.store_overdue(self._payload, late, "")
 
     def _heed_followers(self) -> None:
-        """Raise the interrupt of a follower that waits outside a run, if there is one."""
+        """Raise the interrupt that a follower received while it waited outside a run, if there is one."""
         number = 0
         for rank in range(1, self.ranks):
             while (message := self._channel.poll(rank, INTERRUPT)) is not None:
                 lead, received = message
-                # One that was sent during an earlier lead came too late for that, which has ended on all ranks.
+                # An interrupt sent during an earlier lead is stale: that lead has ended on all ranks.
                 number = received if lead == self._lead else number
         if number:
             self._interrupts.note(number)
@@ -345,7 +346,7 @@ class ProcessWorld(ABC):
     # The followers
 
     def _follow(self, body: Body) -> Any:
-        # After a Ctrl-C this process must not leave alone: it asks the leader to end the lead of all.
+        # After a Ctrl-C this process must not leave alone: it asks the leader to end the lead on all ranks.
         between = self._idle(
             on_interrupt=lambda: self._channel.send((self._lead, self._interrupts.number), _LEADER, INTERRUPT)
         )
@@ -373,13 +374,13 @@ class ProcessWorld(ABC):
     def _take_part(self, command: Command, body: Body) -> tuple[Outcome, Any]:
         self._run, self._ranks_of_last_run = command.run, command.ranks
         limit = self.watchdog.seconds(command.patience)
-        # A wait that is too long is revoked and named before the watchdog interrupts the rank.
+        # Half the watchdog's limit, so that an overlong wait is revoked and reported before the watchdog interrupts the rank.
         self._begin_run(command, min(command.patience, limit / 2))
         streams = RandomStreams(self._streams, command.seed, command.ranks)
         streams.enter(self._rank)
         outcome, watched = self._executed(command, body, limit)
         streams.leave()
-        # An interrupt ends all ranks, whatever else there is to say.
+        # An interrupt takes precedence over any other outcome: it ends all ranks.
         is_interrupted = any_raised((outcome,), KeyboardInterrupt)
         try:
             refuse_replaced(DURING)
@@ -388,12 +389,12 @@ class ProcessWorld(ABC):
                 outcome = Raised.of(problem)
         has_answered = is_interrupted or any_raised((outcome,), Overdue)
         if watched is not None and watched.has_fired and not has_answered:
-            # User code has swallowed the exception, and its results are not its own.
+            # User code has swallowed the exception, so its results are meaningless.
             outcome = Raised.overdue(watched.overdue(), watched.stack)
         return self._end_run(outcome, watched)
 
     def _executed(self, command: Command, body: Body, limit: float) -> tuple[Outcome, Watched | None]:
-        """Execute `body` for at most `limit` seconds; what came of it, and the watchdog's view, once it has begun."""
+        """Execute `body` for at most `limit` seconds; return its outcome, and its :class:`Watched` if it was started."""
         interrupts = self._interrupts
         watched: Watched | None = None
         try:
@@ -414,9 +415,9 @@ class ProcessWorld(ABC):
                 finally:
                     interrupts.hold()
         except Cancelled:
-            return Returned(None), watched  # replaced by what the rank was cancelled as, when the run ends
+            return Returned(None), watched  # a placeholder: _end_run knows why the rank was cancelled
         except BaseException as exception:
-            interrupts.hold()  # also where one has come just before
+            interrupts.hold()  # again: an interrupt may have come just before the first call
             if isinstance(exception, KeyboardInterrupt) and not interrupts.have_come:
                 outcome = Raised.of_no_signal(exception)
             else:
@@ -425,7 +426,7 @@ class ProcessWorld(ABC):
             return outcome, watched
 
     def _idle(self, on_interrupt: Callable[[], None]) -> Callable[[float], None]:
-        """Return what a wait outside user code does between polls: look after others, and react to Ctrl-C once."""
+        """Return the function that a wait outside user code calls between polls: it serves other ranks, and reacts to Ctrl-C once."""
         has_reacted = False
 
         def between(waited: float) -> None:

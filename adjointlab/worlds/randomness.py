@@ -1,9 +1,9 @@
 """Global random streams of `random`, NumPy and torch, one for each simulated rank.
 
-In a world of processes each has global streams of its own. Simulated ranks share one process, so the streams are swapped with
-the rank, seeded from (seed, rank) when it starts, and the caller's are put back after the run. That happens at every task
-switch and must cost about a microsecond, while the libraries' own functions (`random.getstate` makes a tuple of 625 integers)
-take many times that. Hence the copies of raw memory below.
+In a world of processes, each process has its own global streams. Simulated ranks share one process, so the streams are seeded
+from (seed, rank) when a rank starts, swapped when ranks are switched, and restored for the caller after the run. A swap happens at
+every task switch and must cost about a microsecond, while the libraries' own functions (`random.getstate` makes a tuple of 625
+integers) take many times that. Hence the copies of raw memory below.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = ["GlobalStreams", "RandomStreams", "global_streams", "own_streams"]
 LEGACY: Any = np.random  # its stubs lack set_bit_generator and what get_state returns
 
 WORDS = 625
-"""The Mersenne Twister's 624 words and its position."""
+"""32-bit words in the state of the Mersenne Twister: 624, and its position."""
 
 
 class Library(Protocol):
-    """Global stream, or settings, of one library. Its states are of a type of its own, and only handed back to it."""
+    """Global stream, or settings, of one library. Its saved states are opaque."""
 
     def save(self) -> object: ...
 
@@ -63,11 +63,11 @@ class PythonStream:
 
 
 def _memory_of(generator: random.Random) -> memoryview | None:
-    """Return the generator's state where CPython keeps it; None if it is not found there (then getstate serves).
+    """Return a view of the generator's state in CPython's memory; None if it is not found there (then getstate is used).
 
-    A Random is a C structure: the object's header, the position in the words, the words. All that is undocumented, so
-    what is found is compared with `getstate` before it is used. Python's own subclass adds `gauss_next`, half of a pair of
-    normal numbers, which is saved beside it.
+    A Random is a C structure: the object's header, the position in the words, the words. None of this is documented, so
+    the memory is compared with `getstate` before it is used. Python's own subclass adds `gauss_next`, half of a pair of
+    normal numbers, which must be saved separately.
     """
     if sys.implementation.name != "cpython":
         return None
@@ -82,9 +82,9 @@ def _memory_of(generator: random.Random) -> memoryview | None:
 
 
 class KeptNormal:
-    """The second of a pair of normal numbers, which NumPy's legacy functions keep beside the generator for their next call.
+    """The second of a pair of normal numbers, which NumPy's legacy functions keep for their next call, separately from the generator.
 
-    A new generator drops it, also one that is the same as before.
+    Setting a bit generator drops it, even if it is the one that was set before.
     """
 
     def __init__(self) -> None:
@@ -104,10 +104,10 @@ class KeptNormal:
 
 
 def _memory_of_kept_normal() -> memoryview | None:
-    """Return the flag and the number where NumPy keeps them; None if they are not found there (then `get_state` serves).
+    """Return a view of the flag and the number in NumPy's memory; None if they are not found there (then `get_state` is used).
 
-    They lie in the C structure of a RandomState, which is not documented: `int has_gauss; double gauss`, padded to 16 bytes. The
-    number's place is that of two values in another object of the same type.
+    They are fields of the C structure of a RandomState, which is not documented: `int has_gauss; double gauss`, padded to 16 bytes.
+    Their offset is found by searching another object of the same type for two known values.
     """
     if sys.implementation.name != "cpython":
         return None
@@ -126,7 +126,7 @@ def _memory_of_kept_normal() -> memoryview | None:
 
 
 CallersGenerator: TypeAlias = tuple[object, object]
-"""NumPy's bit generator of the caller, and the normal number that is kept beside it."""
+"""The caller's NumPy bit generator and kept normal number."""
 
 
 class NumPyStream:
@@ -135,13 +135,13 @@ class NumPyStream:
     def __init__(self) -> None:
         self._ours = np.random.MT19937(0)
         self._kept = KeptNormal()
-        # NumPy documents this address (BitGenerator.ctypes) and what lies there.
+        # NumPy documents this address (BitGenerator.ctypes) and the layout of the memory there.
         memory = (ctypes.c_uint32 * WORDS).from_address(self._ours.ctypes.state_address)
         self._memory = memoryview(memory).cast("B")
 
     @contextmanager
     def put_aside(self) -> Iterator[None]:
-        """Context in which ours is the generator already that runs find, so that they have none to put aside."""
+        """Context in which our generator is installed already, so that runs in it save none of the caller's."""
         entered = self.enter()
         try:
             yield
@@ -149,13 +149,13 @@ class NumPyStream:
             self.leave(entered)
 
     def enter(self) -> CallersGenerator:
-        """Replace the caller's generator by ours; return what :meth:`leave` needs to undo that."""
+        """Replace the caller's generator by ours; return the caller's, for :meth:`leave`."""
         theirs = LEGACY.get_bit_generator(), self._kept.read()
         LEGACY.set_bit_generator(self._ours)
         return theirs
 
     def leave(self, entered: CallersGenerator) -> None:
-        """Give the caller its generator back."""
+        """Restore the caller's generator."""
         theirs, kept = entered
         LEGACY.set_bit_generator(theirs)
         self._kept.write(kept)
@@ -165,7 +165,7 @@ class NumPyStream:
 
     def restore(self, state: tuple[bytes, object]) -> None:
         self._memory[:], kept = state
-        LEGACY.set_bit_generator(self._ours)  # the rank before may have set one of its own
+        LEGACY.set_bit_generator(self._ours)  # the previous rank may have set another one
         self._kept.write(kept)
 
     def seed(self, number: int) -> None:
@@ -197,7 +197,7 @@ class GlobalStreams:
         self.numpy = NumPyStream()
 
     def of_now(self) -> list[Library]:
-        """Streams and settings of the libraries that are imported: torch may come with the operator under test."""
+        """Streams and settings of the libraries that are imported by now: the operator under test may import torch."""
         torch = sys.modules.get("torch")
         streams: list[Library] = [self.python, self.numpy]
         if torch is not None and hasattr(torch, "default_generator"):
@@ -209,9 +209,9 @@ class GlobalStreams:
 
 @cache
 def global_streams() -> GlobalStreams:
-    """Return those of this process, which has one of each: a run, and :func:`own_streams` of a rank in it, swap the same states.
+    """Return the process-wide instance, which a run shares with :func:`own_streams` of a rank in it.
 
-    With a generator of NumPy's for each, the rank would go on with the run's when it has waited for another.
+    If each had its own NumPy generator, the rank would continue with the run's generator after waiting for another rank.
     """
     return GlobalStreams()
 
@@ -226,13 +226,13 @@ class RandomStreams:
         self._saved: list[list[object] | None] = [None] * size
 
     def enter(self, rank: int) -> None:
-        """Save the caller's streams, and begin those of `rank`."""
+        """Save the caller's streams, and seed those of `rank`."""
         self._caller_numpy = self._numpy.enter()
         self._caller = self._save()
         self._begin(rank)
 
     def swap(self, old: int | None, new: int) -> None:
-        """Change from the streams of one rank (None: of one that has ended) to those of another."""
+        """Switch from the streams of rank `old` (None: of a rank that has ended) to those of rank `new`."""
         if old is not None:
             self._saved[old] = self._save()
         saved = self._saved[new]
@@ -242,7 +242,7 @@ class RandomStreams:
             self._restore(saved)
 
     def add(self, library: Library) -> None:
-        """Swap from now on what `library` saves too. The caller has what it is now, and every rank begins, also one that has begun."""
+        """Swap the state of `library` too from now on. Its current state is the caller's; every rank gets a freshly seeded one."""
         self._libraries.append(library)
         self._caller.append(library.save())
         for rank, saved in enumerate(self._saved):
@@ -252,7 +252,7 @@ class RandomStreams:
         library.seed(self._number(0))  # for the rank that runs now
 
     def leave(self) -> None:
-        """Give the caller its streams back."""
+        """Restore the caller's streams."""
         self._restore(self._caller)
         self._numpy.leave(self._caller_numpy)
 
@@ -273,7 +273,7 @@ class RandomStreams:
 
 @contextmanager
 def own_streams(seed: int = 0) -> Iterator[None]:
-    """Context with streams of its own, which begin alike in every context of that `seed`; the caller's do not move on in it."""
+    """Context with separate streams seeded from `seed`; the caller's do not advance in it."""
     streams = RandomStreams(global_streams(), seed, 1)
     streams.enter(0)
     try:

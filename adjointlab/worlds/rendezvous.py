@@ -1,8 +1,8 @@
-"""An all-gather between all processes that does not hang when somebody stays away.
+"""An all-gather between all processes that does not hang if one of them stays away.
 
 The front ends run a good deal of code outside any world: they parse options, import files, run other people's tests.
-Any of that may fail, or take another turn, on one rank only. So before the ranks do something together they come here
-and compare what each is about to do.
+Any of that may fail, or take another branch, on one rank only. So before a collective step the ranks meet here and compare
+what each is about to do.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ __all__ = ["RanksDiverged", "Rendezvous"]
 
 _TAG: Final = 1
 _GRACE: Final = 2.0
-"""Seconds that latecomers get once the ranks are known to have diverged, so that the report can say where they are."""
+"""Seconds to wait for late ranks once divergence is known, so that the report can name where they are."""
 
 
 class _Arrival(NamedTuple):
-    """A rank is at `label` and brings `payload`; after a departure it comes to no other."""
+    """Message that a rank is at `label` with `payload`; a departure is its last one."""
 
     label: str
     payload: Any
@@ -29,10 +29,10 @@ class _Arrival(NamedTuple):
 
 
 class RanksDiverged(Exception):
-    """The processes did not come to the same point of the program.
+    """The processes did not reach the same point of the program.
 
-    Made from each rank's label (`None` where that is unknown). `departures` are the last payloads of the ranks that have
-    left for good, by rank.
+    `labels` has each rank's label (`None` if unknown). `departures` has the last payloads of the ranks that have left for
+    good, by rank.
     """
 
     def __init__(self, labels: tuple[str | None, ...], departures: dict[int, Any]) -> None:
@@ -46,7 +46,7 @@ class RanksDiverged(Exception):
 
 
 class Rendezvous:
-    """All processes of a job, over a `channel` of its own. Making one is collective.
+    """Meeting point of all processes of a job, over a dedicated `channel`. The constructor is collective.
 
     `patience` is how many seconds the first rank waits for the last.
     """
@@ -55,15 +55,15 @@ class Rendezvous:
         self._channel = channel
         self.rank, self.size = channel.rank, channel.size
         self.patience = patience
-        # A fast rank may be several points ahead of a slow one, so its arrivals queue up.
+        # A fast rank may be several points ahead of a slow one, so its messages queue up.
         self._arrivals: list[deque[_Arrival]] = [deque() for _ in range(self.size)]
         self._has_departed = False
 
     def allgather(self, label: str, payload: Any = None) -> list[Any]:
-        """Return everybody's payload, in rank order, once all ranks are at `label`; collective.
+        """Return the payloads of all ranks, in rank order, once all are at `label`; collective.
 
-        Raises :class:`RanksDiverged` if some rank is at another label, has left, or does not come in time. Nobody can
-        say then which arrivals belong together: depart.
+        Raises :class:`RanksDiverged` if some rank is at another label, has left, or does not arrive in time. After that, messages
+        can no longer be assigned to a common point, so the caller should depart.
         """
 
         def diverged() -> bool:
@@ -72,7 +72,7 @@ class Rendezvous:
         def is_here(arrival: _Arrival) -> bool:
             return arrival.label == label and not arrival.is_departure
 
-        # Everybody tells everybody: no rank has to be there for the others to learn who is missing.
+        # All-to-all rather than through a root, so that no single rank is needed to find out who is missing.
         self._announce(_Arrival(label, payload, is_departure=False))
         self._wait_for(lambda: all(self._arrivals), lambda: self.patience, diverged)
         if diverged() or not all(self._arrivals):
@@ -87,28 +87,28 @@ class Rendezvous:
         return {rank: arrival.payload for rank, arrival in last.items() if arrival.is_departure}
 
     def depart(self, payload: Any) -> None:
-        """Tell all others that this rank leaves for good, without waiting; only the first time counts."""
+        """Announce to all others that this rank leaves for good, without waiting. Only the first call counts."""
         if not self._has_departed:
             self._has_departed = True
             self._announce(_Arrival("", payload, is_departure=True))
 
     def depart_together(self, payload: Any, patience: Callable[[], float]) -> list[Any]:
-        """Return everybody's last payload, in rank order, or `None` for a rank that did not leave in time; collective.
+        """Return the last payloads of all ranks, in rank order, or `None` for a rank that did not leave in time; collective.
 
-        `patience` is asked again and again: what other ranks leave with may shorten the wait.
+        `patience` is called repeatedly, because the payloads of other ranks may shorten the wait.
         """
         self.depart(payload)
-        # The end of MPI need not deliver what was sent and not yet received, so the rank stays until its own has gone out.
+        # MPI_Finalize need not deliver messages that were not received yet, so the rank stays until its own are sent.
         self._wait_for(lambda: len(self.departures()) == self.size and self._channel.all_sent(), patience)
         departures = self.departures()
         return [departures.get(rank) for rank in range(self.size)]
 
     def leave(self, patience: float) -> None:
-        """Leave after rank 0 where the launcher would end that one, for no longer than `patience`."""
+        """Leave after rank 0, if the launcher would otherwise end it; wait no longer than `patience`."""
         self._channel.leave(patience)
 
     def abort(self, code: int) -> None:
-        """End all processes at once: some do not answer, so nobody could leave in order."""
+        """End all processes at once: since some do not answer, no rank could leave in order."""
         self._channel.end_job(code)
 
     def _announce(self, arrival: _Arrival) -> None:
@@ -116,7 +116,7 @@ class Rendezvous:
         self._channel.send_to_others(arrival, _TAG)
 
     def _collect(self) -> None:
-        # From each rank apart: only the messages of one sender keep their order.
+        # Per sender, because only messages from the same sender are ordered.
         for rank, queue in enumerate(self._arrivals):
             while rank != self.rank and (arrival := self._channel.poll(rank, _TAG)) is not None:
                 queue.append(arrival)
@@ -127,7 +127,7 @@ class Rendezvous:
         patience: Callable[[], float],
         diverged: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Wait until all are `ready` and this rank's messages have gone out; or until there is no point in waiting."""
+        """Wait until `ready` holds and this rank's messages are sent; or until patience or, after divergence, the grace period is over."""
         waited, diverged_after, is_over = 0.0, float("inf"), False
 
         def look(seconds: float) -> None:
@@ -139,7 +139,7 @@ class Rendezvous:
 
         def done() -> bool:
             self._collect()
-            # Once the ranks have diverged, those that wait at other points need not be receiving any more.
+            # Ranks that have diverged may no longer receive, so their messages are not waited for.
             is_sent = self._channel.all_sent() or diverged_after <= waited
             return is_over or (ready() and is_sent)
 

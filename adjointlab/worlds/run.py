@@ -43,7 +43,7 @@ class Returned:
 class Raised:
     """The rank raised an exception: its class name, message and formatted traceback.
 
-    `exception` is None where it could not be pickled, so ask :meth:`is_a` for its type. `in_lab` is True where no user code was
+    `exception` is None if it could not be pickled, so use :meth:`is_a` to test its type. `in_lab` is True if no user code was
     running.
     """
 
@@ -72,12 +72,12 @@ class Raised:
 
     @classmethod
     def of_no_signal(cls, exception: KeyboardInterrupt) -> Raised:
-        """The outcome of a rank whose body raised what stands for a signal, though none had come: it ends its case alone."""
+        """The outcome of a rank whose body raised KeyboardInterrupt without a signal: it ends the case, not the process."""
         return replace(cls.of(exception), exception=None, types=(BaseException,))
 
     @classmethod
     def overdue(cls, exception: Overdue, stack: str) -> Raised:
-        """The outcome of a rank in which the watchdog has raised `exception`, whatever user code has made of that."""
+        """The outcome of a rank in which the watchdog has raised `exception`, even if user code has swallowed it."""
         name = f"{Overdue.__module__}.{Overdue.__qualname__}"
         text = f"Traceback (most recent call last):\n{stack}\n{name}: {exception}\n"
         return cls(
@@ -87,7 +87,7 @@ class Raised:
     def is_a(self, kind: type[BaseException]) -> bool:
         """Return True if the exception is an instance of `kind`, a class of the lab or of Python itself.
 
-        Looks at the class and not at its name: user code may have a class that is called the same.
+        Compares classes rather than names: user code may have a class of the same name.
         """
         return kind in self.types
 
@@ -96,7 +96,7 @@ class Raised:
 
 
 def _is_known_everywhere(kind: type) -> bool:
-    """Return True for classes that any process of the job finds under their names, as pickling them needs."""
+    """Return True for classes that every process of the job can import by name, as unpickling requires."""
     module = sys.modules.get(kind.__module__)
     is_installed = kind.__module__ == "builtins" or kind.__module__.startswith("adjointlab.")
     return is_installed and getattr(module, kind.__qualname__, None) is kind
@@ -104,21 +104,21 @@ def _is_known_everywhere(kind: type) -> bool:
 
 @dataclass(frozen=True)
 class Blocked:
-    """The rank sat in a call that could not complete."""
+    """The rank was in a call that could not complete."""
 
     call: str  # e.g. "Recv(source=1, tag=0)"
     where: str  # "file:line" of the caller outside adjointlab
     waits_for: tuple[int, ...]
-    # It sends a message, and may wait until that is received.
+    # The call sends a message, and may wait until it is received.
     is_send: bool = field(default=False, compare=False)
-    # What it has done where the lab itself calls there, as :func:`came_back` says it.
+    # If the call is the lab's own: a verb phrase for where the rank has been, see :func:`came_back`.
     came_back: str = field(default=came_back(None), compare=False)
     # The call is made in a backward pass of torch.
     in_backward: bool = field(default=False, compare=False)
 
     @property
     def is_lab(self) -> bool:
-        """Return True if the lab itself calls there: its calls begin when those of user code have ended."""
+        """True if the call is the lab's own, made after user code has returned."""
         return is_lab(self.where.rpartition(":")[0])
 
     def __str__(self) -> str:
@@ -133,7 +133,7 @@ class Blocked:
 
 @dataclass(frozen=True)
 class PeerFailed:
-    """The rank was taken out of a wait, or of a call, because other ranks had failed."""
+    """The rank's wait or call was cancelled because other ranks had failed."""
 
     call: str
     where: str
@@ -161,7 +161,7 @@ Outcome = Returned | Raised | Blocked | PeerFailed | Dead
 
 
 class FindingKind(StrEnum):
-    """The faults that a world finds in a run."""
+    """The faults that a world detects in a run."""
 
     DEADLOCK = "deadlock"
     LIVELOCK = "livelock"
@@ -178,9 +178,9 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """Fault that the world itself found in a run; `is_busy` if a rank was still at work, so that it may be none."""
+    """Fault that the world itself detected in a run. If `is_busy`, a rank was still at work, so it may not be a fault."""
 
-    kind: FindingKind | str  # a text for what ended the job, such as "a rank called MPI_Abort(1)"
+    kind: FindingKind | str  # a string describes the end of the job, such as "a rank called MPI_Abort(1)"
     text: str
     is_busy: bool = False
 
@@ -195,12 +195,12 @@ class MatchedCall(Protocol):
 
 @dataclass(frozen=True)
 class Matched:
-    """Outcome of a call that several messages or requests could have completed."""
+    """The match of a call that several messages or requests could have completed."""
 
     rank: int
     call: MatchedCall
     what: str  # e.g. "receives from rank 1"
-    sender: int | None = None  # of the message, if there is one
+    sender: int | None = None  # of the matched message; None for a request
     crosses: bool = False  # whether the sender is in another application of the operator
 
     def __str__(self) -> str:
@@ -209,11 +209,11 @@ class Matched:
 
 @dataclass(frozen=True)
 class Run:
-    """One execution of a body: an outcome for each rank, and what the world found.
+    """One execution of a body: an outcome for each rank, and the findings of the world.
 
-    `matched` lists, in the order of time, the calls that left open what they match; `decisions` is the record of the
+    `matched` lists, in order of time, the calls that could have matched otherwise; `decisions` is the record of the
     schedule (:mod:`adjointlab.worlds.schedule`); `backward` has each rank's latest backward pass, by rank; `delayed` has the
-    calls whose results came as late as may be. All are empty where the world does not know, or did not choose.
+    calls whose results were delayed as long as MPI allows. All are empty if the world does not record them.
     """
 
     outcomes: tuple[Outcome, ...]

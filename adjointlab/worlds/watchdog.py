@@ -1,15 +1,15 @@
-"""Watchdogs: they end what nothing else can, user code that loops or sleeps without a call that could be cancelled.
+"""Watchdogs: they end user code that loops or sleeps without making a call that could be cancelled.
 
-They watch the runs of cases, the drawing of cases between them, and the import of a subject's module. What counts is progress
-(:class:`~adjointlab.worlds.elapsed.Elapsed`): a rank exceeds its limit when it has made no call on its communicator for so many seconds, or has been
-at work :data:`~adjointlab.worlds.elapsed.TIMES_IN_ALL` as long whatever calls it makes. Seconds in which it waited for a processor, was stopped, or sat
-in a debugger do not count; an import and a compilation have the longer time.
+They watch the runs of cases, the drawing of cases between them, and the import of a subject's module. The limit applies to time without progress
+(:class:`~adjointlab.worlds.elapsed.Elapsed`): a rank exceeds it after that many seconds without a call on its communicator, or after
+:data:`~adjointlab.worlds.elapsed.TIMES_IN_ALL` as many seconds in total, whatever calls it makes. Time in which the rank waited for a processor, was
+stopped, or was in a debugger does not count; imports and compilations get the longer limit.
 
-What exceeds its limit is ended in two steps. First, :class:`Overdue` is raised in the rank's own
+A rank that exceeds its limit is ended in two steps. First, :class:`Overdue` is raised in the rank's own
 thread. That ends a loop or (in the main thread) a sleep as any exception would, so that the case is judged and shrunk
-like any other. A rank that has not left a few seconds later sits in code that Python cannot interrupt, such as a call of MPI
-that the guard does not know. Then the stacks of all threads are written, the case is put on disk by whichever process still
-can, and the job is ended with exit code 3.
+like any other. A rank that is still there a few seconds later is in code that Python cannot interrupt, such as a call of MPI
+that the guard does not cover. Then the stacks of all threads are written, whichever process still can stores the case,
+and the job is ended with exit code 3.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _LEAST_OF_DRAWING: Final = 3.0
 _SIGNAL: Final = signal.SIGUSR2
 
 DRAWING: Final = "the strategy"
-"""Subject of the sentence that a strategy does not return."""
+"""Grammatical subject of the message that a strategy does not return."""
 
 _OUTSIDE: Final = "a place between two cases"
 
@@ -66,7 +66,7 @@ Returns the text to print.
 
 
 class Overdue(BaseException):
-    """Raised in a rank that has not come back in time, and the outcome of its run.
+    """Raised in a rank that has exceeded its time limit; also the outcome of its run.
 
     A ``BaseException``, because user code that catches ``Exception`` must not swallow it.
     """
@@ -74,21 +74,21 @@ class Overdue(BaseException):
 
 @dataclass
 class Watchdog:
-    """Limit on the time of a run, and the report when it does not end.
+    """Time limit of a run, and the report made if the run exceeds it.
 
-    `limit` is in seconds as :class:`~adjointlab.worlds.elapsed.Elapsed` counts them; by default it is three times the patience in force. `overdue_report`
-    is set while a subject is checked, by the engine: worlds do not know how cases are stored.
+    `limit` is in seconds as :class:`~adjointlab.worlds.elapsed.Elapsed` counts them; by default it is three times the patience in force. The engine sets
+    `overdue_report` while it checks a subject, because worlds do not know how cases are stored.
     """
 
     limit: float | None = None
     stderr: int = 2  # a file descriptor, because pytest captures sys.stderr
     overdue_report: OverdueReport | None = None
-    has_fired: bool = False  # since the present subject is being checked
+    has_fired: bool = False  # during the check of the current subject
     of_drawing: RaisingWatchdog | None = None  # watches the leader between two runs
 
     @classmethod
     def of_patience(cls, patience: float) -> Watchdog:
-        """Watchdog with the limit of worlds of that patience, for a simulated one too; that of the default patience adapts to hangs."""
+        """Watchdog with the limit that follows from `patience`, also for a simulated world; with the default patience, it adapts to hangs."""
         return cls() if patience == _SIMULATED_PATIENCE else cls(_TIMES_PATIENCE * patience)
 
     def seconds(self, patience: float) -> float:
@@ -97,24 +97,24 @@ class Watchdog:
 
     @property
     def seconds_in_simulation(self) -> float:
-        """Limit where nothing waits for other processes."""
+        """Limit in the simulated world, where no rank waits for another process."""
         limit = self.seconds(_SIMULATED_PATIENCE)
-        # Once a case was overdue it is shrunk, and each smaller case that still is takes the whole limit.
+        # An overdue case is shrunk, and each smaller case that is overdue as well takes the whole limit.
         return min(limit, _LIMIT_WHEN_SHRINKING) if self.has_fired else limit
 
     @property
     def seconds_of_drawing(self) -> float:
-        """Limit of a strategy, between two runs; Hypothesis needs some of it for itself."""
+        """Limit for drawing, between two runs; Hypothesis itself needs some of it."""
         return max(_LEAST_OF_DRAWING, self.seconds(_SIMULATED_PATIENCE))
 
     @property
     def seconds_of_import(self) -> float:
-        """Limit of what is done before there is a world, which are imports."""
+        """Limit for imports, which precede the world."""
         return _TIMES_AT_IMPORT / TIMES_IN_ALL * self.seconds(_SIMULATED_PATIENCE)
 
     @contextmanager
     def drawing(self, raising: RaisingWatchdog) -> Iterator[None]:
-        """Context in which `raising` watches this thread, but for the runs, which are watched in other ways."""
+        """Context in which `raising` watches this thread, except during runs, which are watched in other ways."""
         outer, self.of_drawing = self.of_drawing, raising
         try:
             with raising.watch(DRAWING, None, self.seconds_of_drawing):
@@ -129,11 +129,11 @@ class Watchdog:
     @staticmethod
     def grace(limit: float) -> float:
         """Seconds between the exception and the end of the process."""
-        # On a busy machine the exception may come late, and what is ended is the whole process.
+        # Generous, because on a busy machine the exception may come late, and what follows ends the whole process.
         return min(5.0, max(1.5, limit / 4))
 
     def say(self, text: str) -> None:
-        """Print to the real standard error, whatever has become of it."""
+        """Print to the real standard error; ignore it if that cannot be written to."""
         with suppress(OSError):
             os.write(self.stderr, text.encode(errors="replace"))
 
@@ -151,17 +151,17 @@ class Watchdog:
         self.store_overdue(payload, late, stack_of_thread(thread))
 
     def store_overdue(self, payload: object, late: str, stack: str) -> None:
-        """Store the case, and say where."""
+        """Store the case, and print where."""
         if self.overdue_report is not None:
             try:
                 self.say(f"\n{self.overdue_report(payload, late, stack)}\n")
             except BaseException as problem:  # the process is to end whatever happens here
-                told = "".join(traceback.format_exception_only(problem))
-                self.say(f"\nadjointlab: the case could not be stored: {told}\n")
+                reason = "".join(traceback.format_exception_only(problem))
+                self.say(f"\nadjointlab: the case could not be stored: {reason}\n")
 
 
 def stack_of_thread(thread: int) -> str:
-    """Lines of user code that a thread is in, the innermost last."""
+    """Stack of user code in a thread, the innermost frame last."""
     frame = frame_of_thread(thread)
     entries = () if frame is None else traceback.extract_stack(frame)
     inner = entries[_number_of_outer(entries) :]
@@ -170,7 +170,7 @@ def stack_of_thread(thread: int) -> str:
 
 
 def _number_of_outer(entries: Sequence[traceback.FrameSummary]) -> int:
-    """The number of frames, from the outermost on, that have started the work: of the world, or of the lab where it imports a module."""
+    """Number of outermost frames up to the last one of the world, or, during an import, up to the last one of the lab."""
     of_world = [number for number, entry in enumerate(entries, 1) if is_worlds(entry.filename)]
     before_import = takewhile(lambda numbered: not is_importlibs(numbered[1].filename), enumerate(entries, 1))
     importing = [number for number, entry in before_import if is_lab(entry.filename)]
@@ -178,7 +178,7 @@ def _number_of_outer(entries: Sequence[traceback.FrameSummary]) -> int:
 
 
 def own_or_new(watchdog: Watchdog | None) -> Watchdog:
-    """The watchdog that a world is given, a new one for none. Raises `TypeError` for what is no watchdog."""
+    """Return `watchdog`, or a new one for None. Raises `TypeError` for any other object."""
     if watchdog is not None and not isinstance(watchdog, Watchdog):
         raise TypeError(
             f"watchdog: {watchdog!r} is not a Watchdog; for a limit of 30 seconds give {Watchdog.__module__}.Watchdog(30)"
@@ -202,7 +202,7 @@ class Watched:
     thread: int = field(default_factory=threading.get_ident)
     native_thread: int = field(default_factory=threading.get_native_id)
     elapsed: Elapsed = field(default_factory=Elapsed)
-    exceeded: float = 0.0  # once it is overdue: the seconds that it has exceeded
+    exceeded: float = 0.0  # the limit in seconds that was exceeded; 0 until then
     fired_at: float = 0.0
     place: str = ""
     stack: str = ""
@@ -212,36 +212,36 @@ class Watched:
         return self.exceeded > 0
 
     def restarted(self) -> Watched:
-        """The same, from the beginning."""
+        """A copy whose time starts now."""
         return Watched(self.who, self.payload, self.limit, self.progress, self.thread, self.native_thread)
 
     def overdue(self) -> Overdue:
-        """The exception for it, once it is overdue."""
+        """The exception to raise, once the work is overdue."""
         return overdue(self.exceeded, self.place)
 
     def look(self) -> bool:
-        """Return True if it has become overdue since the last look."""
+        """Update the elapsed time; return True if the work has become overdue since the last call."""
         self.elapsed.look(self.native_thread, self.progress())
         if self.has_fired or not (exceeded := self.elapsed.exceeded(self.limit, self.thread)):
             return False
-        # Before anything is raised there: afterwards it is elsewhere.
+        # Before the exception is raised: afterwards the thread is elsewhere.
         self.place, self.stack = call_site_of_thread(self.thread), stack_of_thread(self.thread)
         self.exceeded, self.fired_at = exceeded, self.elapsed.total
         return True
 
     def has_used_its_grace(self) -> bool:
-        """Return True if it has not left in the time that it had after the exception."""
+        """Return True if the thread is still at work after the grace period that followed the exception."""
         return self.has_fired and self.elapsed.total - self.fired_at > Watchdog.grace(self.limit)
 
 
 class RaisingWatchdog:
-    """Thread that watches the main thread of one process: a rank of MPI, or what draws cases and imports modules.
+    """Thread that watches the main thread of one process: a rank of MPI, or the code that draws cases and imports modules.
 
-    It raises there by a signal, whose handler Python runs in the main thread. Unlike PyThreadState_SetAsyncExc, as the
-    simulated world uses it, that also ends a sleep and other calls of the system.
+    It raises there through a signal, whose handler Python runs in the main thread. Unlike PyThreadState_SetAsyncExc, which the
+    simulated world uses, that also interrupts a sleep and other system calls.
 
-    `cancel_wait` tells the rank that its time is up, and returns True if it is in a wait, which it then leaves by itself.
-    `end` ends the job; it is called from the watching thread, as `beat` is now and then.
+    `cancel_wait` marks the rank's time as up, and returns True if the rank is in a wait, which then ends by itself.
+    `end` ends the job. Both `end` and `beat`, which is called periodically, run in the watching thread.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class RaisingWatchdog:
         self._cancel_wait = cancel_wait
         self._end = end
         self._beat = beat
-        # The two threads share it without a lock: it is replaced as a whole.
+        # The two threads share this attribute without a lock: it is only ever replaced as a whole.
         self._watched: Watched | None = None
         self._thread: threading.Thread | None = None
         self._is_over = threading.Event()
@@ -265,10 +265,10 @@ class RaisingWatchdog:
 
     @contextmanager
     def signal_handler(self) -> Iterator[None]:
-        """Context in which it can raise in the main thread, unless user code handles that signal itself."""
+        """Context in which the watchdog can raise in the main thread, unless user code handles that signal itself."""
         is_main = threading.current_thread() is threading.main_thread()
         before = signal.getsignal(_SIGNAL)
-        # Such as that of the command, which watches nothing while the world does.
+        # For example the watchdog of the command line, which is idle while the world's is active.
         is_ours = (getattr(before, "__module__", None) or "").startswith("adjointlab.")
         has_set = is_main and (before is signal.SIG_DFL or is_ours)
         outer, self._has_signal = self._has_signal, has_set
@@ -285,7 +285,7 @@ class RaisingWatchdog:
     def watch(
         self, who: str, payload: object, limit: float, progress: Callable[[], object] = lambda: None
     ) -> Iterator[Watched]:
-        """Context of what may take `limit` seconds without progress, in the calling thread. Suspends an outer one."""
+        """Context of work in the calling thread that may take `limit` seconds without progress. Suspends an outer one."""
         self.start()
         watched = Watched(who, payload, limit, progress)
         if self._beat is not None:
@@ -294,7 +294,7 @@ class RaisingWatchdog:
             yield watched
 
     def paused(self) -> AbstractContextManager[None]:
-        """Context in which others watch."""
+        """Context in which this watchdog is suspended."""
         return self._watching(None)
 
     @contextmanager
@@ -304,11 +304,11 @@ class RaisingWatchdog:
             yield
         finally:
             self._collections.release()
-            # The outer one begins again: what it has done before was over when the inner one began.
+            # The time of the outer one starts again: its earlier work was over when the inner one began.
             self._watched = None if outer is None else outer.restarted()
 
     def start(self) -> None:
-        """Start the thread, where it is not running."""
+        """Start the thread unless it is running."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="adjointlab watchdog", daemon=True)
             self._thread.start()
@@ -321,8 +321,8 @@ class RaisingWatchdog:
         next_beat = 0.0
         while not self._is_over.wait(0.05):
             watched = self._watched
-            # The place is asked for seldom, and not at all where nobody reads it: that makes a frame object for each thread of the
-            # process, of which simulated ranks may be hundreds.
+            # Looking up the place is rate-limited, and omitted if nobody reads it: it makes a frame object for each thread of the
+            # process, and there may be hundreds of simulated ranks.
             if self._beat is not None and time.monotonic() >= next_beat:
                 self._beat(_OUTSIDE if watched is None else call_site_of_thread(watched.thread))
                 next_beat = time.monotonic() + _SECONDS_BETWEEN_BEATS
@@ -339,6 +339,6 @@ class RaisingWatchdog:
 
     def _raise(self, signal_number: int, frame: FrameType | None) -> None:
         watched = self._watched
-        # The run may have ended just before the signal came; and a wait ends better by itself, which tells what it is.
+        # The run may have ended just before the signal came. A wait is cancelled instead, because its report names the call.
         if watched is not None and watched.has_fired and not self._cancel_wait():
             raise watched.overdue()

@@ -29,7 +29,7 @@ from torch import nn
 from adjointlab.core import arrays
 from adjointlab.core.layout import Layout
 from adjointlab.core.operator import LinearOperator
-from adjointlab.core.partition import Partition
+from adjointlab.core.partition import Partition, whole_number
 from adjointlab.core.space import LocalType, Space
 from adjointlab.layers.differentiable import apply
 from adjointlab.layers.distributed import TorchLayer
@@ -37,7 +37,7 @@ from adjointlab.layers.losses.absent import absent
 from adjointlab.layers.torch_modules import dtype_name
 from adjointlab.primitives.all_sum_reduce import AllSumReduce
 from adjointlab.primitives.sum_reduce import SumReduce
-from adjointlab.primitives.validation import as_integer, check_layout
+from adjointlab.primitives.validation import check_layout
 from adjointlab.typing import Array, Communicator
 
 __all__ = ["Loss", "SharedSum"]
@@ -78,7 +78,7 @@ class Loss(TorchLayer):
         cuts: Sequence[Sequence[int] | None] | None = None,
     ) -> None:
         comm, shape = self.comm, self.input_shape
-        if not 0 <= as_integer("root", root) < comm.Get_size():
+        if not 0 <= whole_number("root", root) < comm.Get_size():
             raise ValueError(f"root: {root} is none of the ranks 0 to {comm.Get_size() - 1}")
         self.partition = _without_trailing_ones(self.partition, len(shape))
         self.check_order(shape)

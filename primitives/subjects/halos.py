@@ -24,8 +24,8 @@ from adjointlab.typing import Array
 
 __all__ = ["halo_exchanges", "halo_exchanges_in_place"]
 
-_DimensionCase: TypeAlias = tuple[int, tuple[int, ...], tuple[Window, ...]]
-"""One tensor dimension: its length, the boundaries of its cut, and the window of each worker along it."""
+_DimensionCase: TypeAlias = tuple[Layout, tuple[Window, ...]]
+"""One tensor dimension: its cut over a line of workers, and the window of each worker along it."""
 
 
 def _every_halo_exchange(
@@ -94,9 +94,10 @@ def _exchange(
 ) -> Parameters:
     """Arguments of an exchange whose tensor dimension d is ``along[d]``, cut along dimension d of the grid."""
     partition = Partition(grid)
-    shape, ends, held = zip(*along, strict=True)
+    cuts, held = zip(*along, strict=True)
+    shape = [cut.shape[0] for cut in cuts]
     return {
-        "layout": Layout.cut(shape, partition, ends),
+        "layout": Layout.cut(shape, partition, [cut.ends(0) for cut in cuts]),
         "windows": Layout(shape, partition, held),
         "periodic": periodic,
     }
@@ -106,30 +107,29 @@ def _kernel_cases(
     workers: int, side: int, kernel: int, stride: int, dilation: int, *, least: int
 ) -> list[_DimensionCase]:
     """Every cut of lengths `least` to `side` with the windows that some kernel needs of it; each once."""
-    line = Partition((workers,))
     found: dict[_DimensionCase, None] = {}
-    for length in range(least, side + 1):
-        for ends in blocks.cuts(length, workers):
-            layout = Layout.cut((length,), line, [ends])
-            for size, step, spread in product(
-                range(1, kernel + 1), range(1, stride + 1), range(1, dilation + 1)
-            ):
-                reach = spread * (size - 1)
-                for left, right in product(range(reach + 1), repeat=2):
-                    if length + left + right > reach:
-                        geometry = HaloGeometry.from_kernel(
-                            layout, size, stride=step, dilation=spread, padding=((left, right),)
-                        )
-                        found[length, ends, geometry.window.windows[0]] = None
+    kernels = list(product(range(1, kernel + 1), range(1, stride + 1), range(1, dilation + 1)))
+    for cut, (size, step, spread) in product(_cuts(workers, least, side), kernels):
+        reach = spread * (size - 1)
+        for padding in product(range(reach + 1), repeat=2):
+            if cut.shape[0] + sum(padding) > reach:
+                geometry = HaloGeometry.from_kernel(
+                    cut, size, stride=step, dilation=spread, padding=(padding,)
+                )
+                found[cut, geometry.window.windows[0]] = None
     return list(found)
+
+
+def _cuts(workers: int, least: int, side: int) -> Iterator[Layout]:
+    """Every cut of tensors of order 1, of lengths `least` to `side`."""
+    return (cut for cut in blocks.layouts(Partition((workers,)), side) if cut.shape[0] >= least)
 
 
 def _periodic_cases(workers: int, side: int) -> list[_DimensionCase]:
     """Every cut of lengths 1 to `side` with halos of width 0 or 1 on either side, the same for all workers."""
     return [
-        (length, ends, tuple((start - left, stop + right) for start, stop in pairwise(ends)))
-        for length in range(1, side + 1)
-        for ends in blocks.cuts(length, workers)
+        (cut, tuple((start - left, stop + right) for start, stop in cut.windows[0]))
+        for cut in _cuts(workers, 1, side)
         for left, right in product((0, 1), repeat=2)
     ]
 
@@ -141,13 +141,11 @@ def _every_window_of_order_1(ranks: int, side: int) -> Iterator[SizedCase]:
     """
     for workers in range(1, ranks + 1):
         longest, beyond = (side, 2) if workers < 3 else (min(side, 2), 1)
-        for length in range(longest + 1):
-            for ends in blocks.cuts(length, workers):
-                layout = Layout.cut((length,), Partition((workers,)), [ends])
-                for held in product(blocks.windows(length, beyond), repeat=workers):
-                    wanted = Layout((length,), layout.partition, [held])
-                    for periodic in ((), (0,)) if length else ((),):
-                        yield workers, {"layout": layout, "windows": wanted, "periodic": periodic}
+        for cut in _cuts(workers, 0, longest):
+            for held in product(blocks.windows(cut.shape[0], beyond), repeat=workers):
+                wanted = Layout(cut.shape, cut.partition, [held])
+                for periodic in ((), (0,)) if any(cut.shape) else ((),):
+                    yield workers, {"layout": cut, "windows": wanted, "periodic": periodic}
 
 
 def _halos(draw: DrawFn, ranks: int) -> Parameters:

@@ -82,15 +82,20 @@ def _every_cut_of_a_whole_dimension(ranks: int, order: int, side: int, permuted:
     """Tensors with one dimension that every worker holds whole, and every cut of it along a dimension of the grid."""
     for world, partition in _partitions(ranks, order, permuted):
         for along in range(partition.order):
-            others = [axis for axis in range(partition.order) if axis != along]
-            for narrower in blocks.layouts(partition, side, along=others):
-                for dim, length in product(range(len(others) + 1), range(side + 1)):
-                    shape = (*narrower.shape[:dim], length, *narrower.shape[dim:])
-                    windows = (*narrower.windows[:dim], ((0, length),), *narrower.windows[dim:])
-                    axes = (*narrower.axes[:dim], None, *narrower.axes[dim:])
-                    layout = Layout(shape, partition, windows, axes)
-                    for cut in blocks.cuts(length, partition.shape[along]):
-                        yield world, {"layout": layout, "dim": dim, "along": along, "cut": cut}
+            for layout, dim in _whole_in_one_dimension(partition, along, side):
+                for cut in blocks.cuts(layout.shape[dim], partition.shape[along]):
+                    yield world, {"layout": layout, "dim": dim, "along": along, "cut": cut}
+
+
+def _whole_in_one_dimension(partition: Partition, along: int, side: int) -> Iterator[tuple[Layout, int]]:
+    """Every cut along the other dimensions of the grid than `along`, and the dimension of the tensor that is not cut."""
+    others = [axis for axis in range(partition.order) if axis != along]
+    for cut in blocks.layouts(partition, side, along=others):
+        for dim, length in product(range(len(others) + 1), range(side + 1)):
+            shape = (*cut.shape[:dim], length, *cut.shape[dim:])
+            windows = (*cut.windows[:dim], ((0, length),), *cut.windows[dim:])
+            axes = (*cut.axes[:dim], None, *cut.axes[dim:])
+            yield Layout(shape, partition, windows, axes), dim
 
 
 def _partitions(ranks: int, order: int, permuted: int) -> Iterator[tuple[int, Partition]]:

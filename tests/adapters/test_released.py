@@ -67,6 +67,8 @@ def needs(package: str) -> pytest.MarkDecorator:
         pytest.param("released_ringmaster.py", 3, 1, marks=needs("ringmaster")),
         pytest.param("released_mpiarray.py", 3, 1, marks=needs("mpiarray")),
         pytest.param("released_veomni.py", 3, 1, marks=needs("veomni")),
+        pytest.param("released_verl.py", 3, 1, marks=[needs("verl"), needs("megatron")]),
+        pytest.param("released_ring_flash_attn.py", 3, 1, marks=needs("ring_flash_attn")),
         pytest.param("released_lightly.py", 3, 1, marks=needs("lightly")),
         pytest.param("released_nanotron.py", 3, 1, marks=needs("nanotron")),
         pytest.param("released_deepinv.py", 3, 1, marks=needs("deepinv")),

@@ -143,6 +143,15 @@ def test_a_mean_inside_an_operation_is_as_uncertain_as_its_terms_where_integers_
     assert max(differences) > 8 * 2.0**-52 * float(exact)
 
 
+def test_a_sum_is_as_uncertain_as_its_largest_term_also_where_integers_are_spared() -> None:
+    def beside_a_kink(x: Any) -> Any:
+        return x.sum() + torch.remainder(x[0], 2.0)
+
+    x = torch.tensor([2.0**35, -(2.0**35), 0.3], dtype=torch.float64)
+    assert 2.0**35 * 2.0**-53 <= allowed(beside_a_kink, x) < 0.01
+    assert allowed(beside_a_kink, x.round()) < 1e-12
+
+
 LARGE = 2.0**31
 """Two scores of this size have a softmax of a half each; with the logarithm of their sum it is wrong by some units in the last place of them."""
 

@@ -42,6 +42,7 @@ OTHERWISE: dict[str, dict[str, float]] = {
     "engine": {
         "case.cases.schedules": 1,
         "confirming.explained.at_length": True,
+        "declarations.with_defaults.has_mesh": True,
         "folded_warnings.FoldedWarning.times": 1,
         "folded_warnings.FoldedWarnings.is_leader": True,
         "parallel_check.check_parallel.cases": 20,
@@ -55,7 +56,6 @@ OTHERWISE: dict[str, dict[str, float]] = {
         "search_result.Budget.schedules": 1,
         "search_result.Budget.seconds": math.inf,
         "search_result.Budget.shrinking": 60.0,
-        "subject_decorators._with_defaults.has_mesh": True,
         "subject_check.check_subject.cases": 50,
     },
     "store": {"interrupted.checks_at_work.are_kept": True, "job_log.DeadlyCases.__call__.times": 1},

@@ -17,7 +17,7 @@ from adjointlab.cli.replay import replayed
 from adjointlab.devices import memories, probes
 from adjointlab.devices.memories import is_on_device, on
 from adjointlab.engine.discovery import found_as
-from adjointlab.engine.exhaust import bound_of, every_case, memory_of_proofs
+from adjointlab.engine.listed_cases import bound_of, every_case, memory_of_proofs
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import SubjectError

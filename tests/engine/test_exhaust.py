@@ -15,8 +15,10 @@ from adjointlab.checks.verdict import Status, incoherent
 from adjointlab.engine.case_body import body
 from adjointlab.engine.counts import CaseCounts
 from adjointlab.engine.discovery import Found
-from adjointlab.engine.exhaust import _Share, bound_of, every_case, exhaust
+from adjointlab.engine.exhaust import exhaust
+from adjointlab.engine.listed_cases import bound_of, every_case
 from adjointlab.engine.run_case import Judgement, run_case
+from adjointlab.engine.shares_of_proofs import Share
 from adjointlab.engine.subject import Subject, SubjectError
 from adjointlab.primitives.subjects.reductions import all_sum_reduces
 from adjointlab.replaying import replay
@@ -206,10 +208,10 @@ def test_of_the_failures_of_several_processes_the_first_case_is_told(monkeypatch
     subject = enumerated_subjects.right
     cases = list(every_case(subject, bound_of(subject)))
     shares = [
-        _Share(CaseCounts(0), failure=(number, cases[number], Judgement(incoherent(f"case {number}"), None)))
+        Share(CaseCounts(0), failure=(number, cases[number], Judgement(incoherent(f"case {number}"), None)))
         for number in (7, 3, 5)
     ]
-    monkeypatch.setattr("adjointlab.engine.exhaust._in_processes", lambda *given: shares)
+    monkeypatch.setattr("adjointlab.engine.exhaust.in_processes", lambda *given: shares)
     found = exhaust(subject, "unused", bound_of(subject))
     assert (found.verdict.headline, found.tried, found.case) == ("case 3", 4, cases[3])
 

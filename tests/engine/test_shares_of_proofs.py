@@ -17,18 +17,13 @@ import adjointlab as al
 from adjointlab.checks.context import InputSetting
 from adjointlab.checks.verdict import Figure, Status, incoherent
 from adjointlab.engine import exhaust as exhaustive
+from adjointlab.engine import shares_of_proofs
 from adjointlab.engine.case import Case
 from adjointlab.engine.counts import CaseCounts
-from adjointlab.engine.exhaust import (
-    _in_processes,
-    _Process,
-    _Share,
-    bound_of,
-    every_case,
-    exhaust,
-    memory_of_proofs,
-)
+from adjointlab.engine.exhaust import exhaust
+from adjointlab.engine.listed_cases import bound_of, every_case, memory_of_proofs
 from adjointlab.engine.run_case import Judgement
+from adjointlab.engine.shares_of_proofs import ProofProcess, Share, in_processes
 from adjointlab.engine.subject import Subject, SubjectError
 from tests.engine import enumerated_subjects
 from tests.samples import RingShift
@@ -144,18 +139,18 @@ def counts(judged: int) -> CaseCounts:
 
 
 def proved(
-    monkeypatch: pytest.MonkeyPatch, *shares: _Share, jobs: int | None = 2, side: int = 2, device: Any = None
+    monkeypatch: pytest.MonkeyPatch, *shares: Share, jobs: int | None = 2, side: int = 2, device: Any = None
 ) -> tuple[Any, tuple[Any, ...], list[tuple[int, int]]]:
     """The result, what the processes were given, and the ticks."""
     given: list[Any] = []
     ticks: list[tuple[int, int]] = []
 
-    def in_processes(*arguments: Any) -> list[_Share]:
+    def in_processes(*arguments: Any) -> list[Share]:
         given.append(arguments[:-1])
         arguments[-1](4)
         return list(shares)
 
-    monkeypatch.setattr(exhaustive, "_in_processes", in_processes)
+    monkeypatch.setattr(exhaustive, "in_processes", in_processes)
     monkeypatch.setattr(exhaustive, "cores", lambda: 3)
     monkeypatch.setattr(Subject, "libraries", lambda self, device: (f"memory of {device}",))
     bound = {"ranks": 3, "side": side}
@@ -165,7 +160,7 @@ def proved(
 
 def test_the_result_has_all_that_the_processes_have_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exhaustive, "time", SimpleNamespace(monotonic=iter((10.0, 17.0)).__next__))
-    result, given, ticks = proved(monkeypatch, _Share(counts(4), 40), _Share(counts(2), 2))
+    result, given, ticks = proved(monkeypatch, Share(counts(4), 40), Share(counts(2), 2))
     assert given == ("reference", {"ranks": 3, "side": 2}, "numpy", 2, 6)
     assert ticks == [(4, 6)]
     assert (result.subject, result.check, result.world) == ("Listed", "proof", "simulated")
@@ -181,7 +176,7 @@ def test_the_result_has_all_that_the_processes_have_proved(monkeypatch: pytest.M
 def test_there_is_a_process_for_each_core_or_as_many_as_asked_for_and_none_without_a_case(
     monkeypatch: pytest.MonkeyPatch, jobs: int | None, side: int, processes: int
 ) -> None:
-    done = [_Share(counts(3 * side))] if side else []
+    done = [Share(counts(3 * side))] if side else []
     _, given, _ = proved(monkeypatch, *done, jobs=jobs, side=side, device="cuda")
     assert given[2:] == ("memory of cuda", processes, 3 * side)
 
@@ -191,13 +186,13 @@ def test_the_first_failure_is_told_and_an_error_of_a_process_before_it(
 ) -> None:
     spaces: Any = object()
     failures = [
-        _Share(counts(1), 7, (number, case(number), Judgement(incoherent(f"case {number}"), spaces)))
+        Share(counts(1), 7, (number, case(number), Judgement(incoherent(f"case {number}"), spaces)))
         for number in (5, 1, 4)
     ]
     result, _, _ = proved(monkeypatch, *failures)
     assert (result.verdict, result.case, result.spaces) == (incoherent("case 1"), case(1), spaces)
     assert (result.tried, result.drawn_ranks, result.figures) == (2, 2, {Figure.ENTRIES: 21})
-    result, _, _ = proved(monkeypatch, *failures, _Share(counts(2)), _Share(counts(1), error="it broke"))
+    result, _, _ = proved(monkeypatch, *failures, Share(counts(2)), Share(counts(1), error="it broke"))
     assert (result.status, result.verdict.headline, result.verdict.kind) == (
         Status.UNJUDGED,
         "the exhaustive run failed",
@@ -207,7 +202,7 @@ def test_the_first_failure_is_told_and_an_error_of_a_process_before_it(
     assert (result.case, result.tried) == (None, 6)
     for judged in (5, 7):
         with pytest.raises(RuntimeError, match=rf"^{judged} of 6 cases were proved, and nothing says why$"):
-            proved(monkeypatch, _Share(counts(judged)))
+            proved(monkeypatch, Share(counts(judged)))
 
 
 def test_a_list_that_breaks_off_is_an_error_and_an_interrupt_is_none() -> None:
@@ -237,7 +232,7 @@ class Shared:
         return nullcontext()
 
 
-def process(name: str = "right", **given: Any) -> _Process:
+def process(name: str = "right", **given: Any) -> ProofProcess:
     bound = {"ranks": 1, "side": 9} if name == "right" else {"ranks": 1, "side": 6}
     values: dict[str, Any] = dict(
         reference=f"{SUBJECTS}:{name}",
@@ -250,7 +245,7 @@ def process(name: str = "right", **given: Any) -> _Process:
         first_failure=Shared(math.inf),  # type: ignore[arg-type]
         path=sys.path[:],
     )
-    return _Process(**{**values, **given})
+    return ProofProcess(**{**values, **given})
 
 
 @pytest.mark.parametrize(
@@ -278,7 +273,7 @@ def test_a_process_takes_every_so_many_batches_until_a_smaller_case_has_failed(
 def test_a_share_counts_what_its_process_has_proved() -> None:
     one = process()
     share = one.share()
-    assert share == _Share(CaseCounts(0, judged=10), sum(width**2 for width in range(10)))
+    assert share == Share(CaseCounts(0, judged=10), sum(width**2 for width in range(10)))
     assert one.done.value == 10
     assert one.first_failure.value == math.inf
     second = process(index=1, count=2)
@@ -301,16 +296,16 @@ def test_a_share_ends_at_its_first_failure_and_tells_the_others(known: float, fi
 def test_nothing_is_run_beyond_a_failure_of_another_process() -> None:
     one = process(first_failure=Shared(4))
     share = one.share()
-    assert share == _Share(CaseCounts(0, judged=5), 0 + 1 + 4 + 9 + 16)
+    assert share == Share(CaseCounts(0, judged=5), 0 + 1 + 4 + 9 + 16)
     assert one.first_failure.value == 4
 
 
 def test_a_process_sends_its_share_or_the_error_that_ended_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[_Share] = []
+    sent: list[Share] = []
     pipe: Any = SimpleNamespace(send=sent.append)
-    done = _Share(CaseCounts(0, judged=1))
+    done = Share(CaseCounts(0, judged=1))
     monkeypatch.setattr(sys, "path", [])
-    monkeypatch.setattr(_Process, "share", lambda self: done)
+    monkeypatch.setattr(ProofProcess, "share", lambda self: done)
     process(path=["there"])(pipe)
     assert (sent, sys.path) == ([done], ["there"])
 
@@ -320,11 +315,11 @@ def test_a_process_sends_its_share_or_the_error_that_ended_it(monkeypatch: pytes
 
         return share
 
-    monkeypatch.setattr(_Process, "share", raises(KeyboardInterrupt()))
+    monkeypatch.setattr(ProofProcess, "share", raises(KeyboardInterrupt()))
     process()(pipe)
     assert len(sent) == 1
     for error in (ValueError("no"), SystemExit(3)):
-        monkeypatch.setattr(_Process, "share", raises(error))
+        monkeypatch.setattr(ProofProcess, "share", raises(error))
         process()(pipe)
         assert sent[-1].counts == CaseCounts(0)
         assert sent[-1].error.startswith("Traceback")
@@ -340,7 +335,7 @@ class Context:
     def __init__(self, *ends: str) -> None:
         self.ends = iter(ends)
         self.log: list[str] = []
-        self.targets: list[_Process] = []
+        self.targets: list[ProofProcess] = []
         self.polls: list[float] = []
 
     def Value(self, kind: str, value: int) -> Shared:
@@ -362,12 +357,12 @@ class Context:
                 raise EOFError
             if pipe.end == "broken":
                 raise ZeroDivisionError
-            return _Share(CaseCounts(0, judged=3))
+            return Share(CaseCounts(0, judged=3))
 
         receiver = SimpleNamespace(poll=poll, recv=recv)
         return receiver, SimpleNamespace(close=lambda: self.log.append("closed"))
 
-    def Process(self, *, target: _Process, args: tuple[Any], daemon: bool) -> Any:
+    def Process(self, *, target: ProofProcess, args: tuple[Any], daemon: bool) -> Any:
         assert daemon
         self.targets.append(target)
         return SimpleNamespace(
@@ -380,23 +375,23 @@ class Context:
 
 def run_in(
     monkeypatch: pytest.MonkeyPatch, context: Context, count: int, total: int
-) -> tuple[list[_Share], list[int]]:
+) -> tuple[list[Share], list[int]]:
     ticks: list[int] = []
 
     def get_context(method: str) -> Context:
         assert method == "spawn"
         return context
 
-    monkeypatch.setattr(exhaustive, "multiprocessing", SimpleNamespace(get_context=get_context))
-    return _in_processes("reference", {"ranks": 3}, "torch", count, total, ticks.append), ticks
+    monkeypatch.setattr(shares_of_proofs, "multiprocessing", SimpleNamespace(get_context=get_context))
+    return in_processes("reference", {"ranks": 3}, "torch", count, total, ticks.append), ticks
 
 
 def test_processes_are_started_asked_for_their_shares_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     context = Context("done", "dead")
     shares, ticks = run_in(monkeypatch, context, 2, 100)
     assert shares == [
-        _Share(CaseCounts(0, judged=3)),
-        _Share(CaseCounts(0), error="it ended with exit code -9"),
+        Share(CaseCounts(0, judged=3)),
+        Share(CaseCounts(0), error="it ended with exit code -9"),
     ]
     assert ticks == [1, 3, 4]
     assert context.polls == [0.2] * 4

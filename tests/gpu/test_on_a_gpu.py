@@ -22,7 +22,8 @@ from adjointlab.core.transport.staging import StagedCommunicator
 from adjointlab.devices.probes import found
 from adjointlab.devices.transport import OVERRIDE, Transport
 from adjointlab.engine.discovery import find
-from adjointlab.engine.exhaust import bound_of, exhaust
+from adjointlab.engine.exhaust import exhaust
+from adjointlab.engine.listed_cases import bound_of
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget
 from adjointlab.engine.subject import Subject

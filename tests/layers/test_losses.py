@@ -223,7 +223,7 @@ def test_illegal_arguments_have_torchs_words(adjointlab_world: World) -> None:
         functional.cross_entropy(drawn(3, 5), classes_of(5, 3), torch.ones(3, dtype=DOUBLE))
     assert error(weight=torch.ones(3)) == str(raised.value)
     assert error(root=ranks).startswith(f"root: {ranks} is none of the ranks")
-    assert error(root="0") == "root: '0' is not an integer"
+    assert error(root="0") == "root: '0' is not a whole number"
     assert error(partition=Partition((1,))).startswith("partition: of order 1")
     assert error(shape=(3, 0)).startswith("input_shape: ")
 

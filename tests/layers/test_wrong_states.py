@@ -150,7 +150,7 @@ LAYOUT = Layout((8, 5), Partition((4, 1)))
         ((None, LAYOUT, 0), TypeError, "whole: None is not a torch.Tensor"),
         ((LAYOUT, torch.ones(8, 5), 0), TypeError, "layout: a Tensor is not a Layout"),
         ((torch.ones(8, 5), LAYOUT, -1), ValueError, "rank: -1 is negative"),
-        ((torch.ones(8, 5), LAYOUT, "0"), TypeError, "rank: '0' is not an integer"),
+        ((torch.ones(8, 5), LAYOUT, "0"), TypeError, "rank: '0' is not a whole number"),
     ],
     ids=["more rows", "fewer rows", "order", "array", "None", "swapped", "negative rank", "text"],
 )

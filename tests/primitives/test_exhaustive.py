@@ -12,7 +12,8 @@ from adjointlab.checks.verdict import Status
 from adjointlab.core.partition import Partition
 from adjointlab.engine.case_body import body
 from adjointlab.engine.discovery import Found, find
-from adjointlab.engine.exhaust import Bound, bound_of, every_case, exhaust
+from adjointlab.engine.exhaust import exhaust
+from adjointlab.engine.listed_cases import Bound, bound_of, every_case
 from adjointlab.engine.run_case import run_case
 from adjointlab.engine.search import investigate
 from adjointlab.engine.search_result import Budget

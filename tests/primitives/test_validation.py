@@ -37,7 +37,7 @@ Make = Callable[[Any], object]
 REFUSED: list[tuple[Make, type[Exception], str]] = [
     (lambda comm: Scatter(comm, CUT, -1), ValueError, "root: -1 is not a rank of the communicator, which has ranks 0 to 2"),
     (lambda comm: Gather(comm, CUT, 3), ValueError, "root: 3 is not a rank"),
-    (lambda comm: Scatter(comm, CUT, 1.5), TypeError, "root: 1.5 is not an integer"),  # type: ignore[arg-type]
+    (lambda comm: Scatter(comm, CUT, 1.5), TypeError, "root: 1.5 is not a whole number"),  # type: ignore[arg-type]
     (lambda comm: SendReceive(comm, ONE, -1), ValueError, "destination: -1 is not a rank"),
     (lambda comm: Scatter(comm, CUT, types=("replicated",)), ValueError, "types: dimension 0 of the partition"),
     (lambda comm: Gather(comm, CUT, types=("partial",)), ValueError, "types: dimension 0 of the partition"),
@@ -45,9 +45,9 @@ REFUSED: list[tuple[Make, type[Exception], str]] = [
     (lambda comm: ReduceScatter(comm, WHOLE, 0, 0, cut=(0, 2, 6)), ValueError, r"cut: \(0, 2, 6\) make 2 parts"),
     (lambda comm: Discard(comm, WHOLE, 0, 0, cut=(0, 5, 2, 6)), ValueError, r"cut: \(0, 5, 2, 6\) in .* decrease"),
     (lambda comm: Discard(comm, WHOLE, 0, 0, cut=3), TypeError, "cut: 3 is not a sequence"),  # type: ignore[arg-type]
-    (lambda comm: Discard(comm, WHOLE, 0, 0.5), TypeError, "along: 0.5 is not an integer"),  # type: ignore[arg-type]
-    (lambda comm: AllGather(comm, CUT, None), TypeError, "dim: None is not an integer"),  # type: ignore[arg-type]
-    (lambda comm: AllGather(comm, CUT, "0"), TypeError, "dim: '0' is not an integer"),  # type: ignore[arg-type]
+    (lambda comm: Discard(comm, WHOLE, 0, 0.5), TypeError, "along: 0.5 is not a whole number"),  # type: ignore[arg-type]
+    (lambda comm: AllGather(comm, CUT, None), TypeError, "dim: None is not a whole number"),  # type: ignore[arg-type]
+    (lambda comm: AllGather(comm, CUT, "0"), TypeError, "dim: '0' is not a whole number"),  # type: ignore[arg-type]
     (lambda comm: AllSumReduce(comm, WHOLE, 0), TypeError, "dims: 0 is not a sequence"),  # type: ignore[arg-type]
     (lambda comm: Broadcast(comm, ONE, 3), TypeError, "partition: 3 is neither a Partition nor"),  # type: ignore[arg-type]
     (lambda comm: Repartition(comm, CUT, None), TypeError, "target: None is not a Layout"),  # type: ignore[arg-type]

@@ -201,8 +201,7 @@ def test_a_failure_is_replayed_on_the_ranks_that_it_was_shrunk_to(world: str, la
 
 def test_failures_of_two_subjects_that_read_alike_are_told_apart() -> None:
     one, other = result(WRONG), replace(result(WRONG, subject="Wrong"), found=found_as(wrong))
-    assert one.says_the_same(replace(one))
-    assert not one.says_the_same(other)
+    assert one.fault == replace(one).fault != other.fault
     assert [line for line in recap([one, other]) if line.startswith("  ")] == [
         f"  {name} (adjoint): {WRONG.headline}" for name in ("Ring", "Wrong")
     ]
@@ -221,8 +220,8 @@ def test_failures_of_two_subjects_that_read_alike_are_told_apart() -> None:
 def test_failures_that_differ_in_an_address_or_in_the_rank_that_came_first_read_alike(
     said: str, also: str
 ) -> None:
-    assert result(unjudged(said)).says_the_same(result(unjudged(also)))
-    assert not result(unjudged(said)).says_the_same(result(unjudged("rank 0 raised ValueError: it is 4")))
+    other = "rank 0 raised ValueError: it is 4"
+    assert result(unjudged(said)).fault == result(unjudged(also)).fault != result(unjudged(other)).fault
 
 
 # The table of verdicts.

@@ -21,7 +21,8 @@ import adjointlab as al
 from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import elementwise
 from adjointlab.engine import parallel_check
-from adjointlab.engine.parallel_check import _meshes, _prepare
+from adjointlab.engine.drawn_meshes import drawn_meshes
+from adjointlab.engine.example_tensors import preparation
 from adjointlab.engine.search_result import Budget
 from tests.drawing import first_examples
 
@@ -255,21 +256,21 @@ def test_each_case_has_a_copy_of_a_module_and_what_a_function_makes(declared: De
 def test_a_mesh_is_a_shape_or_names_of_dimensions(
     given: Any, ranks: int, fixed: int | None, mesh: Any
 ) -> None:
-    number, make = _meshes(given)
+    number, make = drawn_meshes(given)
     assert number == fixed
     assert drawn(make, ranks) == mesh
 
 
 @pytest.mark.parametrize("extents", [(1, 6), (2, 3), (3, 2), (6, 1)])
 def test_all_meshes_of_the_names_are_drawn(extents: tuple[int, ...]) -> None:
-    _, make = _meshes(("dp", "tp"))
+    _, make = drawn_meshes(("dp", "tp"))
     mesh = dict(zip(("dp", "tp"), extents, strict=True))
     assert find(st.composite(lambda draw: make(draw, 6))(), lambda found: found == mesh) == mesh
 
 
 @pytest.mark.parametrize(("names", "ranks"), [("ab", 4), ("abc", 4), ("abc", 8)])
 def test_most_meshes_of_several_names_have_no_dimension_of_all_ranks(names: str, ranks: int) -> None:
-    _, make = _meshes(tuple(names))
+    _, make = drawn_meshes(tuple(names))
     # Beside a seed, as in a case: of the meshes alone there are few different examples.
     with_seeds = st.composite(lambda draw: (make(draw, ranks), draw(st.integers(0, 2**31))))()
     meshes = [mesh for mesh, _ in first_examples(with_seeds, 300)]
@@ -295,14 +296,14 @@ def test_most_meshes_of_several_names_have_no_dimension_of_all_ranks(names: str,
 )
 def test_drawn_numbers_become_such_as_the_example_holds(example: torch.Tensor, legal: list[Any]) -> None:
     values = torch.tensor([-3.0, 0.0, 1.0, 5.5], dtype=torch.float64)
-    untouched, changed = _prepare(torch.zeros(1), [example], None)(values, values)
+    untouched, changed = preparation(torch.zeros(1), [example], None)(values, values)
     assert untouched.equal(values)
     assert changed.tolist() == legal
     assert changed.dtype == (torch.float64 if example.is_floating_point() else example.dtype)
 
 
 def test_floating_point_numbers_are_taken_as_they_are_drawn() -> None:
-    assert _prepare(torch.zeros(1), [torch.zeros(1, dtype=torch.bfloat16)], None) is elementwise
+    assert preparation(torch.zeros(1), [torch.zeros(1, dtype=torch.bfloat16)], None) is elementwise
 
 
 def test_a_preparation_gets_drawn_numbers_of_the_element_type_of_the_example() -> None:
@@ -310,7 +311,7 @@ def test_a_preparation_gets_drawn_numbers_of_the_element_type_of_the_example() -
         return 2 * x, 2 * y
 
     values = torch.tensor([-3.0, 0.5, 4.0], dtype=torch.float64)
-    prepared = _prepare([torch.zeros(1), torch.tensor([0, 6])], [], doubled)(values, values)
+    prepared = preparation([torch.zeros(1), torch.tensor([0, 6])], [], doubled)(values, values)
     assert [x.tolist() for x in prepared] == [[-6.0, 1.0, 8.0], [-6, 0, 8]]
     assert prepared[1].dtype == torch.int64
 

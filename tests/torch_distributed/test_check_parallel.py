@@ -484,6 +484,51 @@ def test_an_error_of_code_around_a_backward_pass_that_speaks_of_double_says_so_t
         al.check_parallel(nn.Linear(3, 2), as_it_is, EXAMPLE, checks=["gradients"], cases=2, **given)
 
 
+def take_single(tensor: torch.Tensor) -> None:
+    """Raises where a flat buffer of torch's default type does not take the tensor's."""
+    torch.dot(torch.zeros(tensor.numel()), tensor.flatten())
+
+
+class TakesSingle(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:
+        take_single(self.param_groups[0]["params"][0])
+
+
+def of_single_precision(module: Any, mesh: DeviceMesh) -> None:
+    take_single(module.weight.detach())
+
+
+def hooked(module: Any, mesh: DeviceMesh) -> None:
+    module.weight.register_hook(take_single)
+
+
+@pytest.mark.parametrize(
+    ("parallelize", "options"),
+    [
+        (of_single_precision, dict(checks=["gradients"])),
+        (hooked, dict(checks=["gradients"])),
+        (as_it_is, dict(checks=["training"], optimizer=partial(TakesSingle, lr=0.1), steps=1)),
+    ],
+)
+def test_an_error_on_a_buffer_made_without_a_dtype_says_that_it_is_of_another_type(
+    parallelize: Any, options: Any
+) -> None:
+    with pytest.raises(AssertionError, match=r"modules run in float64, .*without a dtype"):
+        al.check_parallel(nn.Linear(3, 2), parallelize, EXAMPLE, frozen=(), cases=1, **options)
+
+
+def test_gradients_that_a_buffer_made_without_a_dtype_has_rounded_may_be_due_to_it() -> None:
+    def in_a_flat_buffer(module: Any) -> None:
+        weight = module.get_parameter("0.weight")
+        flat = torch.zeros(weight.numel())
+        flat.copy_(weight.grad.flatten())
+        weight.grad.copy_(flat.view_as(weight))
+
+    model, options = nn.Sequential(nn.Linear(3, 2), nn.Tanh()), dict(frozen=(), checks=["gradients"])
+    with pytest.raises(AssertionError, match=r"perhaps .*makes without a dtype"):
+        al.check_parallel(model, as_it_is, EXAMPLE, after_backward=in_a_flat_buffer, cases=4, **options)
+
+
 def test_an_error_of_a_rank_without_rows_says_that_it_has_none(world: al.SimulatedWorld) -> None:
     """Four rows on three ranks are 2, 2 and none."""
 

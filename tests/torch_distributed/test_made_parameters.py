@@ -71,9 +71,39 @@ def test_a_module_made_anew_may_be_wrapped_before_it_is_returned(parallelize: An
     )
 
 
+def rounded_before(module: nn.Module, mesh: Any) -> nn.Module:
+    return DistributedDataParallel(made_anew(module).half().float())
+
+
+def of_half_precision(module: nn.Module, mesh: Any) -> nn.Module:
+    return DistributedDataParallel(module.half())
+
+
+def converted_to_what_it_is(module: nn.Module, mesh: Any) -> nn.Module:
+    return DistributedDataParallel(module).to(torch.float32)
+
+
+def converted_afterwards(module: nn.Module, mesh: Any) -> nn.Module:
+    return DistributedDataParallel(module).half().float()
+
+
+CONVERTED: dict[str, Any] = dict(data_parallel="mean", mesh=(2,), frozen=(), checks=["gradients"])
+
+
+@pytest.mark.parametrize("parallelize", [rounded_before, of_half_precision, converted_to_what_it_is])
+def test_a_wrapper_stays_around_a_module_that_is_converted_as_training_may_do(parallelize: Any) -> None:
+    al.check_parallel(perceptron, parallelize, torch.zeros(4, 3), cases=2, **CONVERTED)
+
+
+def test_a_wrapper_loses_a_module_that_is_converted_afterwards_as_in_training() -> None:
+    with pytest.raises(AssertionError, match="a mean over the ranks is missing"):
+        al.check_parallel(perceptron, converted_afterwards, torch.zeros(4, 3), cases=2, **CONVERTED)
+
+
 def test_modules_are_made_in_the_default_type_again_afterwards() -> None:
     al.check_parallel(perceptron, with_a_wrapper, torch.zeros(4, 3), data_parallel="mean", frozen=(), cases=2)
-    assert perceptron()[0].weight.dtype == torch.float32
+    assert perceptron()[0].weight.dtype == perceptron().float()[0].weight.dtype == torch.float32
+    assert perceptron().half()[0].weight.dtype == torch.float16
 
 
 def of_a_lazy_layer(module: Any, mesh: Any) -> nn.Module:

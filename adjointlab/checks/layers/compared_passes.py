@@ -67,8 +67,9 @@ _INFINITE_INPUT: Final = (
 
 _ANOTHER_FORMULA: Final = (
     "perhaps",
-    "a cast to a narrower element type, or a formula that rounds more than the sequential one: if that is meant, declare the allowed error as "
-    "`rounding`, relative to the largest value of the tensor, or to `reach` if that is larger; otherwise it is a fault",
+    "a cast to a narrower element type, as into a buffer that code makes without a dtype: it is of float32, and modules run in float64, unless the "
+    'dictionary of a parallel module says dtype="float32"; or a formula that rounds more than the sequential one: if that is meant, declare the '
+    "allowed error as `rounding`, relative to the largest value of the tensor, or to `reach` if that is larger; otherwise it is a fault",
 )
 
 AFTER_STEPS: Final = "parameters after the steps"

@@ -38,6 +38,7 @@ from adjointlab.core.layer import Layer
 from adjointlab.core.pairing import ZERO, Exact, NotFinite, pair_local
 from adjointlab.core.space import Space, Tensor
 from adjointlab.core.vectors import local_values
+from adjointlab.notes import noted
 from adjointlab.typing import Array
 from adjointlab.worlds.forward_mode import dual_level
 
@@ -51,6 +52,11 @@ _ROUNDINGS = 64.0
 
 _CONCLUSIVE = 2.0**-4
 """Largest estimated error of differences, relative to the products of norms, with which they are compared."""
+
+_IN_FORWARD_MODE = (
+    "raised in forward mode: a module that has none says so by its attribute forward_mode = False, or by "
+    "forward_mode=False in the strategy's dictionary"
+)
 
 
 class TwinPairing(NamedTuple):
@@ -227,16 +233,9 @@ def _has_forward_mode(version: ModuleUnderTest) -> bool:
 def _pushed_forward(
     point: Point, along_inputs: Sequence[torch.Tensor], along_parameters: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    try:
-        # Only around this call: elsewhere a module may itself take derivatives in forward mode, which does not nest.
-        with dual_level():
-            return point.pushed_forward(along_inputs, along_parameters)
-    except Exception as error:
-        error.add_note(
-            "raised in forward mode: a module that has none says so by its attribute forward_mode = False, or by "
-            "forward_mode=False in the strategy's dictionary"
-        )
-        raise
+    # The level is only around this call: elsewhere a module may itself take derivatives in forward mode, which does not nest.
+    with noted(_IN_FORWARD_MODE), dual_level():
+        return point.pushed_forward(along_inputs, along_parameters)
 
 
 def _paired_as_real(space: Space, x: Sequence[Array], g: Sequence[Array], rank: int) -> Exact:

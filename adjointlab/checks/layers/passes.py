@@ -7,7 +7,7 @@ to the next: running statistics, which must be the same in both, or by mistake a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import compress
@@ -29,6 +29,7 @@ from adjointlab.core.pieces import IN_ONE
 from adjointlab.core.space import Space, Tensor
 from adjointlab.core.subsets import subset
 from adjointlab.core.vectors import Draw
+from adjointlab.notes import noted
 
 if TYPE_CHECKING:
     import torch
@@ -309,7 +310,7 @@ def _go_before(
     import torch
 
     other = version.layer.other_batch(plan.other_batch == "larger") if plan.other_batch else None
-    with _other_batch_noted(other):
+    with noted("" if other is None else _for_another_batch(other)):
         if plan.before == TRAINING:
             assert other is not None
             _train(version, other, pass_keys(context, PASSES)["inputs"], differentiated)
@@ -324,18 +325,9 @@ def _go_before(
             values(outputs)
 
 
-@contextmanager
-def _other_batch_noted(other: Space | None) -> Iterator[None]:
-    """Add a note to an exception that the inputs are of another batch than the case's, if they are."""
-    try:
-        yield
-    except Exception as error:
-        if other is not None:
-            shapes = ", ".join(str(tensor.layout.shape) for tensor in other.tensors)
-            error.add_note(
-                f"raised for another batch before, of shape {shapes}: for a module that is made for one size, say one_batch_size=True"
-            )
-        raise
+def _for_another_batch(other: Space) -> str:
+    shapes = ", ".join(str(tensor.layout.shape) for tensor in other.tensors)
+    return f"raised for another batch before, of shape {shapes}: for a module that is made for one size, say one_batch_size=True"
 
 
 def _train(version: ModuleUnderTest, inputs: Space, key: Draw, differentiated: frozenset[str]) -> None:

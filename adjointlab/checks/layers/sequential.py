@@ -22,6 +22,7 @@ from adjointlab.core.declaration import SubjectError
 from adjointlab.core.layer import Layer
 from adjointlab.core.operator import as_tuple
 from adjointlab.core.vectors import Draw
+from adjointlab.notes import noted
 from adjointlab.quantities import counted
 from adjointlab.spelling import described_type
 from adjointlab.typing import Array
@@ -79,11 +80,8 @@ class SequentialCheck(Check[_Observation]):
             arrays.from_numpy(whole_array(context.domain, position, draw), tensor.dtype, context.library)
             for position, tensor in enumerate(context.domain.tensors)
         ]
-        try:
+        with noted("raised by the reference"):
             result = context.reference(*inputs)
-        except Exception as error:
-            error.add_note("raised by the reference")
-            raise
         if result is NotImplemented:
             raise Inapplicable("the reference returned NotImplemented")
         whole = [arrays.to_numpy(_required_array(a)) for a in as_tuple(result)]

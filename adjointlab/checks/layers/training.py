@@ -8,8 +8,7 @@ in half of them learning rates are halved after each step, as a scheduler does, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -26,9 +25,10 @@ from adjointlab.checks.seed_digits import ACCUMULATED, APART
 from adjointlab.checks.verdict import Inapplicable, Verdict
 from adjointlab.checks.whole_tensors import held
 from adjointlab.core import arrays
-from adjointlab.core.layer import Layer
+from adjointlab.core.layer import Layer, element_type_noted
 from adjointlab.core.space import Tensor
 from adjointlab.core.vectors import SMALL_INTEGERS, THIRDS
+from adjointlab.notes import noted
 from adjointlab.typing import NumpyArray
 
 if TYPE_CHECKING:
@@ -38,6 +38,11 @@ __all__ = ["TRAINING", "TrainingCheck"]
 
 
 _BUFFERS: Final = "buffers after the steps"
+
+_IN_SECOND_MICROBATCH: Final = (
+    "raised in the second microbatch of a step, which adds up the gradients of two, as in half of all cases: if the code "
+    "supports only one backward pass in a step, a parallel module says accumulates=False"
+)
 
 
 class _Course(NamedTuple):
@@ -146,7 +151,8 @@ def _trained(context: CheckContext, version: ModuleUnderTest, course: _Course) -
     version.require_gradients(version.trainable)
     parameters = version.parameters()
     before = values(parameters)
-    optimizer = layer.optimizer([parameter for parameter in parameters if parameter.requires_grad])
+    with element_type_noted():
+        optimizer = layer.optimizer([parameter for parameter in parameters if parameter.requires_grad])
     for number in range(layer.steps):
         outputs = _step(context, version, optimizer, number, course)
         if isinstance(version, SequentialTwin) and context.values == INFINITE and has_nan(outputs):
@@ -171,7 +177,7 @@ def _step(
     """Run forward and backward with each microbatch, and let the optimiser step; return the outputs. Collective for a layer."""
     read = []
     for microbatch in range(course.microbatches):
-        with _later_microbatch_noted(microbatch):
+        with noted(_IN_SECOND_MICROBATCH if microbatch else ""):
             keys = pass_keys(context, number + microbatch * version.layer.steps)
             inputs = version.inputs(keys["inputs"])
             outputs = version(inputs)
@@ -184,26 +190,13 @@ def _step(
                 goes_on=microbatch > 0,
                 is_continued=microbatch + 1 < course.microbatches,
             )
-    optimizer.step()
+    with element_type_noted():
+        optimizer.step()
     optimizer.zero_grad()
     if course.halves_rates:
         for group in _groups_with_rates(optimizer):
             group["lr"] /= 2
     return read
-
-
-@contextmanager
-def _later_microbatch_noted(microbatch: int) -> Iterator[None]:
-    """Add a note to an exception in a microbatch after the first: the code may not support several in a step."""
-    try:
-        yield
-    except Exception as error:
-        if microbatch:
-            error.add_note(
-                "raised in the second microbatch of a step, which adds up the gradients of two, as in half of all cases: if the code "
-                "supports only one backward pass in a step, a parallel module says accumulates=False"
-            )
-        raise
 
 
 def _groups_with_rates(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:

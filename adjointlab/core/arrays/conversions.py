@@ -28,7 +28,7 @@ HALVES: Final = ("float16", "bfloat16")
 
 
 def from_numpy(array: NumpyArray, name: str, memory: str) -> Array:
-    """Return a new array in `memory` (a library stands for its memory of the host), of type `name`, with the values of `array`."""
+    """Return a new array in `memory` (a library's name means its host memory), of type `name`, with the values of `array`."""
     if memory.startswith("torch"):
         import torch
 
@@ -56,13 +56,13 @@ def to_numpy(array: Array) -> NumpyArray:
 
 
 def message(array: Array) -> Array:
-    """Return a row-major buffer that MPI can move: `array`'s own memory where that is row-major, else a copy.
+    """Return a row-major buffer that MPI can move: `array`'s own memory if that is row-major, else a copy.
 
-    It is one of NumPy, or for an array on a device one of that device, which :func:`adjointlab.core.transport.over` takes. Element
+    It is a NumPy array or, for an array on a device, one on that device, for :func:`adjointlab.core.transport.over`. Element
     types that MPI or NumPy has no name for (float16, bfloat16) become bytes: they can be moved, not summed; see :func:`summable`.
     """
     if isinstance(array, np.ndarray) and array.flags.c_contiguous and array.dtype != np.float16:
-        return array  # first: nearly every call
+        return array  # first, since it is nearly every call
     if is_on_device(array):
         return _device_message(array, "uint8")
     if is_torch(array):
@@ -101,7 +101,7 @@ def octets(array: Array) -> Array:
 
 
 def _device_message(array: Array, half: str) -> Array:
-    """Row-major memory on the device of an array; half precisions as elements of the type `half`."""
+    """Return row-major memory on the device of an array; half precisions become elements of the type `half`."""
     outside = resolved(array)
     contiguous = outside if is_row_major(outside) else copy(outside)
     return _viewed(contiguous, half) if name_of(contiguous.dtype) in HALVES else contiguous
@@ -110,7 +110,7 @@ def _device_message(array: Array, half: str) -> Array:
 def _viewed(array: Array, name: str) -> Array:
     flat: Any = array.reshape((-1,))
     if is_torch(flat) and flat.stride() != (1,):
-        # Of at most one element, whose stride says nothing, but torch asks for 1 before it changes the size of elements.
+        # The array has at most one element, so that its stride means nothing, but torch changes the element size only if it is 1.
         flat = flat.as_strided(flat.shape, (1,))
     viewed: Array = flat.view(getattr(module(library_of(flat)), name))
     return viewed
@@ -119,8 +119,7 @@ def _viewed(array: Array, name: str) -> Array:
 def in_numpy(*given: Array) -> tuple[Array, ...]:
     """Return views of the arrays' memory as NumPy arrays, outside any graph, if NumPy can hold all of them, else `given`.
 
-    Views and copies of these cost a fifth of what torch takes for them. What is written here is no change that torch
-    knows of: see :func:`note_change`.
+    Views and copies of these take a fifth of torch's time. Torch does not notice that they are written into: see :func:`note_change`.
     """
     views = []
     for array in given:
@@ -145,7 +144,7 @@ def _view_in_numpy(array: Array) -> NumpyArray | None:
 def empty_with_views(shape: tuple[int, ...], name: str, like: Array) -> tuple[Array, Array, Array]:
     """Return :func:`empty` memory, and the views of `like` and of it that :func:`in_numpy` returns.
 
-    A tensor of the host is made as NumPy's memory, so that the view of it, which takes torch longer, is there before it.
+    A host tensor is made from a NumPy array, which then is its view: torch takes longer to make one.
     """
     (held,) = in_numpy(like)
     if held is like:
@@ -156,18 +155,17 @@ def empty_with_views(shape: tuple[int, ...], name: str, like: Array) -> tuple[Ar
 
 
 def of_library(view: Array, like: Array) -> Array:
-    """Return memory that :func:`in_numpy` may have made of an array of `like`'s library as such an array again."""
+    """Undo :func:`in_numpy`: return `view` as an array of `like`'s library."""
     return module("torch").from_numpy(view) if isinstance(view, np.ndarray) and is_torch(like) else view
 
 
 def summable(array: Array) -> Array:
     """Return the values as a row-major buffer of a type that MPI can sum: half precisions widen to float32.
 
-    It is one of NumPy, or of the device that `array` lies on. May share memory with `array`, or may not: a result must not be
-    received here.
+    It is a NumPy array, or lies on the device of `array`. It may share memory with `array`, so no result must be received here.
     """
     if type(array) is np.ndarray and array.dtype != np.float16 and array.flags.c_contiguous:
-        return array  # first: nearly every call
+        return array  # first, since it is nearly every call
     if is_on_device(array):
         return message(_widened(array) if dtype_of(array).name in HALVES else array)
     values = to_numpy(array)
@@ -181,7 +179,7 @@ def summable_values(array: Array) -> Array:
 
 
 def summing_memory(shape: Sequence[int], name: str, like: Array) -> Array:
-    """Return memory that a sum of :func:`summable` buffers of values of type `name` can be received in, where `like` lies."""
+    """Return memory where `like` lies, to receive a sum of :func:`summable` buffers of values of type `name`."""
     wide = "float32" if name in HALVES else name
     return empty(shape, wide, like if is_on_device(like) else "numpy")
 

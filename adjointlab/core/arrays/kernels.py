@@ -1,7 +1,7 @@
-"""Lists of boxes copied or added in one launch, where they lie on a device: what packs and unpacks messages.
+"""Kernels that pack and unpack messages on a device: they copy or add a list of boxes in one launch.
 
-The kernels are in ``boxes.cu``; CuPy compiles them at first use and keeps them in its cache. Tensors of torch are given to them by their
-addresses, in torch's current stream. Without CuPy, torch's own slices do the same, one launch a box.
+The kernels are in ``boxes.cu``; CuPy compiles them at first use and keeps them in its cache. They take torch tensors by address,
+in torch's current stream. Without CuPy, torch's slices do the same, with one launch per box.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["MAX_BOXES", "OPTIONS", "SOURCE", "Strided", "add_all", "copy_all"]
 SOURCE: Final = Path(__file__).with_name("boxes.cu").read_text(encoding="utf-8")
 
 OPTIONS: Final = ("-std=c++17",)
-"""Of the compiler, NVRTC."""
+"""Options of the compiler, NVRTC."""
 
 MAX_DIMS: Final = 6
 MAX_BOXES: Final = 16
@@ -50,7 +50,7 @@ _BOX: Final = np.dtype(
     ]
 )
 _BOXES: Final = np.dtype([("count", np.int32), ("padding", np.int32), ("box", _BOX, MAX_BOXES)])
-"""The structures of the source, which are passed by value."""
+"""The structures of ``boxes.cu``, which are passed by value."""
 
 Pair = tuple[Array, Array]
 """A target and a source of one shape and element type."""
@@ -104,7 +104,7 @@ class Strided:
 
 
 def copy_all(pairs: Sequence[Pair]) -> None:
-    """C_{a→b} for each pair of a target b and a source a, in any order: no target meets another one, or a source."""
+    """C_{a→b} for each pair of a target b and a source a, in any order: no target overlaps another target, or a source."""
     if _are_launched(pairs):
         _launch(pairs, copy_into)
     else:
@@ -113,7 +113,7 @@ def copy_all(pairs: Sequence[Pair]) -> None:
 
 
 def add_all(pairs: Sequence[Pair]) -> None:
-    """S_{a→b} for each pair of a target b and a source a; what several add to one element is added in the order of the list."""
+    """S_{a→b} for each pair of a target b and a source a; several terms for one element are added in the order of the list."""
     if _are_launched(pairs):
         for disjoint in _disjoint_runs(pairs):
             _launch(disjoint, add_into)
@@ -123,7 +123,7 @@ def add_all(pairs: Sequence[Pair]) -> None:
 
 
 def _are_launched(pairs: Sequence[Pair]) -> bool:
-    """True for two pairs and more on a device, where there are kernels."""
+    """Return True for two or more pairs on a device, if there are kernels."""
     return len(pairs) > 1 and is_on_device(pairs[0][0]) and _has_kernels()
 
 
@@ -132,7 +132,7 @@ def _has_kernels() -> bool:
 
 
 def _disjoint_runs(pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
-    """Cut a list into runs within which no two targets meet: threads of a launch come in no order."""
+    """Cut a list into runs in which no two targets overlap, since the threads of a launch run in any order."""
     run: list[Pair] = []
     extents: list[np.ndarray[Any, Any]] = []
     for pair in pairs:
@@ -152,13 +152,13 @@ class _Interface:
 
 
 def _extent(array: Array) -> np.ndarray[Any, Any]:
-    """The addresses of an array as NumPy's tests for overlaps take them: an array that nobody reads."""
+    """Return a NumPy array over the addresses of an array, to test for overlaps; nobody reads its elements."""
     size = itemsize_of(array)
     interface = {
         "shape": tuple(array.shape),
         "strides": _strides(array),
         "typestr": f"|V{size}",
-        "data": (address_of(array) or size, False),  # of an empty array, 0 is no address
+        "data": (address_of(array) or size, False),  # the address of an empty array may be 0
         "version": 3,
     }
     return np.asarray(_Interface(interface))
@@ -174,7 +174,7 @@ def _strides(array: Any) -> tuple[int, ...]:
 def _launch(pairs: Iterable[Pair], by_slices: Callable[[Array, Array], None]) -> None:
     rest: list[Pair] = []
     groups: dict[str, list[Strided]] = {}
-    kept: list[Any] = []  # sources that had to be computed, until the launch has been queued
+    kept: list[Any] = []  # keeps sources that had to be computed alive until the launch has been queued
     like: Any = None
     for target, given in pairs:
         if 0 in target.shape:
@@ -229,7 +229,7 @@ def _call(kernel: str, boxes: Sequence[Strided], like: Array) -> None:
 
 
 def _current_stream(like: Array, device: int) -> AbstractContextManager[object]:
-    """CuPy's view of the current stream of the library of an array."""
+    """Return the current stream of an array's library, as one of CuPy."""
     cuda: Any = sys.modules["cupy"].cuda
     if not is_torch(like):
         own: AbstractContextManager[object] = cuda.get_current_stream()
@@ -249,7 +249,7 @@ def _external(pointer: int, device: int) -> AbstractContextManager[object]:
 
 
 class _ForeignStream:
-    """A stream of another library, as CUDA's protocol for streams has it."""
+    """A stream of another library in CUDA's stream protocol."""
 
     def __init__(self, pointer: int) -> None:
         self._pointer = pointer

@@ -82,17 +82,9 @@ class DeviceRequest(MPI.Request, ABC):
             MPI.Request.Waitall([self])
         return True
 
-    def wait(self, status: Status | None = None) -> None:
-        """Wait until it is complete."""
-        self.Wait(status)
-
     def Test(self, status: Status | None = None) -> bool:
         """Return True if it is complete."""
         return self.Get_status(status) and self.Wait(status)
-
-    def test(self, status: Status | None = None) -> tuple[bool, None]:
-        """Return True and None if it is complete."""
-        return self.Test(status), None
 
     @abstractmethod
     def Get_status(self, status: Status | None = None) -> bool:

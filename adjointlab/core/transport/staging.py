@@ -1,12 +1,12 @@
-"""Buffers of a device staged in pinned memory of the host, with the copies of some messages while others travel.
+"""Device buffers staged in pinned host memory; some messages are copied while others are in flight.
 
     Irecv     MPI receives into a pinned buffer of its own
     Isend     an event after the work so far; behind it a copy to a pinned buffer, in the stream to the host; an event after that
     Waitall   each message is sent when its own copy is complete, while the copies of the later ones go on;
-              each that has arrived is copied to the device, while others travel; the current stream waits for these copies
+              each that has arrived is copied to the device, while others are in flight; the current stream waits for these copies
 
-So a part of the overlap is a message. A pinned buffer is used again only after the send that reads it, or the copy to the device,
-is complete. A send that has not begun is begun by whatever this rank calls next, before it waits for others.
+The unit of this overlap is one message. A pinned buffer is used again only after the send that reads it, or the copy
+to the device, is complete. This rank's next call begins the sends that have not begun, before it waits for other ranks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["StagedCommunicator"]
 
 
 class StagedCommunicator(DeviceCommunicator):
-    """See the module."""
+    """A communicator for device buffers, staged in pinned host memory; see the module."""
 
     def __init__(self, comm: Communicator, streams: Streams) -> None:
         super().__init__(comm)
@@ -47,12 +47,12 @@ class StagedCommunicator(DeviceCommunicator):
     def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         self.send_copied()
         staged = self.pool.take(arrays.nbytes_of(buf))
-        # The copy to the device must not overtake what the current stream still does with the buffer.
+        # The copy to the device must wait for the work of the current stream on the buffer.
         received = self.comm.Irecv(_like(buf, staged), source, tag)
         return _StagedReceive(self, buf, staged, received, self.streams.mark())
 
     def send_copied(self, *, wait: bool = False) -> None:
-        """Begin the sends whose copies are complete, in order; with `wait` all, each as soon as its own copy is complete."""
+        """Begin the sends whose copies are complete, in order; with `wait` all sends, each as soon as its copy is complete."""
         while self._unsent:
             first = self._unsent[0]
             if wait:
@@ -90,7 +90,7 @@ class StagedCommunicator(DeviceCommunicator):
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         buf, blocks = recvbuf
         staged, sent = self._sent(sendbuf)
-        # What lies between the blocks stays as it was.
+        # Elements between the blocks keep their values.
         has_gaps = sum(blocks[0]) < math.prod(buf.shape)
         result, received = self._sent(buf) if has_gaps else self._received(buf)
         self.comm.Allgatherv(sent, [received, blocks])
@@ -110,15 +110,15 @@ class StagedCommunicator(DeviceCommunicator):
         self.pool.give_back(staged)
 
     def _sent(self, buf: Any) -> tuple[NumpyArray, NumpyArray]:
-        """Pinned memory with the contents of a buffer, as bytes and as its elements; complete."""
-        # Before this rank waits in a collective: others may wait for these messages.
+        """Copy a buffer into pinned memory, and wait for the copy; return the memory as bytes and as the buffer's elements."""
+        # Before this rank waits in a collective: other ranks may need these messages to reach it.
         self.send_copied(wait=True)
         staged = self.pool.take(arrays.nbytes_of(buf))
         self.streams.to_host(buf, staged, None).synchronize()
         return staged, _like(buf, staged)
 
     def _received(self, buf: Any) -> tuple[NumpyArray, NumpyArray]:
-        """Pinned memory to receive a buffer in, as bytes and as its elements."""
+        """Return pinned memory to receive a buffer in, as bytes and as the buffer's elements."""
         self.send_copied(wait=True)
         staged = self.pool.take(arrays.nbytes_of(buf))
         return staged, _like(buf, staged)
@@ -213,6 +213,6 @@ class _StagedReceive(_StagedRequest):
 
 
 def _like(buf: Any, staged: NumpyArray) -> NumpyArray:
-    """The first bytes of pinned memory as the elements of a buffer on the device."""
+    """Return the first bytes of pinned memory as elements of the type and number of a device buffer."""
     view: NumpyArray = staged[: arrays.nbytes_of(buf)].view(arrays.dtype_name(buf))
     return view

@@ -108,7 +108,7 @@ class GuardedRequest(ours.Request, MPI.Request):  # type: ignore[misc] # both ha
         """Wait until it is complete, or the wait is revoked."""
         found, test = self._status_of_mpi(status), self._test
         if not self:
-            return super().Wait(found)
+            return super(ours.Request, self).Wait(found)
         for _ in self.guard.quick_polls:
             if test(found):
                 break
@@ -131,12 +131,6 @@ class GuardedRequest(ours.Request, MPI.Request):  # type: ignore[misc] # both ha
             # Nobody will know when MPI has done with the buffer. Memory that it writes into must not be given to others.
             keep_alive(self.call)
         super().Free()
-
-    def test(self, status: Status | None = None) -> tuple[bool, None]:
-        return self.Test(status), None
-
-    def wait(self, status: Status | None = None) -> None:
-        self.Wait(status)
 
     cancel = Cancel
 

@@ -16,10 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adjointlab import MPI
+from adjointlab.notes import noted
 from adjointlab.worlds.arguments import Elements, Flat
 from adjointlab.worlds.constants import Operator
 
 __all__ = ["accumulate_into", "check", "fold", "fold_objects", "running"]
+
+_WITHOUT_DATATYPE = (
+    "raised by an operation on simulated ranks, which give it no datatype: its third argument is None"
+)
 
 
 class Operation(NamedTuple):
@@ -82,13 +87,8 @@ def accumulate_into(total: Flat, op: Operator, more: Flat) -> None:
     if not isinstance(op, MPI.Op):
         # As MPI calls it: with memory, of which the second is overwritten by the result.
         result = more.copy()
-        try:
+        with noted(_WITHOUT_DATATYPE):
             op(_memory(total), _memory(result))
-        except Exception as error:
-            error.add_note(
-                "raised by an operation on simulated ranks, which give it no datatype: its third argument is None"
-            )
-            raise
         total[...] = result
         return
     # "unsafe", so that logical operations write their booleans as numbers of the array's own dtype.
