@@ -52,7 +52,9 @@ def derivatives(
     an evaluation is collective.
     """
     ahead, behind = zip(*((evaluate(step), evaluate(-step)) for step in _STEPS), strict=True)
-    with np.errstate(all="ignore"):  # values that are not finite give an error that is not finite either
+    with np.errstate(
+        all="ignore"
+    ):  # values that are not finite give an error that is not finite either finite either
         return [
             _derivative([a[n] for a in ahead], [b[n] for b in behind], _wide(here), noise)
             for n, here in enumerate(at_point)
