@@ -57,6 +57,8 @@ def needs(package: str) -> pytest.MarkDecorator:
         pytest.param("released_physicsnemo.py", 3, 1, marks=needs("physicsnemo")),
         pytest.param("released_ring_attention.py", 3, 1, marks=needs("ring_attention_pytorch")),
         pytest.param("released_deepspeed.py", 3, 1, marks=needs("deepspeed")),
+        pytest.param("released_deepspeed_tiles.py", 3, 1, marks=needs("deepspeed")),
+        pytest.param("released_deepspeed_regions.py", 3, 1, marks=needs("deepspeed")),
         pytest.param("released_axonn.py", 3, 1, marks=needs("axonn")),
         pytest.param("released_anemoi.py", 3, 1, marks=needs("anemoi")),
         pytest.param("released_diffusers.py", 3, 1, marks=needs("diffusers")),
@@ -68,6 +70,7 @@ def needs(package: str) -> pytest.MarkDecorator:
         pytest.param("released_mpiarray.py", 3, 1, marks=needs("mpiarray")),
         pytest.param("released_veomni.py", 3, 1, marks=needs("veomni")),
         pytest.param("released_verl.py", 3, 1, marks=[needs("verl"), needs("megatron")]),
+        pytest.param("released_swift.py", 3, 1, marks=[needs("swift"), needs("megatron")]),
         pytest.param("released_ring_flash_attn.py", 3, 1, marks=needs("ring_flash_attn")),
         pytest.param("released_stable_pretraining.py", 3, 1, marks=needs("stable_pretraining")),
         pytest.param(
