@@ -201,9 +201,9 @@ class _Retries:
 
     def _passes_in_other_orders(self, case: Case) -> bool:
         """Return True if the case passes in other orders of ranks and messages too, so that its own is not why it does."""
-        return all(map(self._all_pass, self._in_other_orders(case)))
+        return all(map(self._all_pass, self._in_other_orders(case, _ORDERS)))
 
-    def _in_other_orders(self, case: Case, number: int = _ORDERS) -> Iterator[Case]:
+    def _in_other_orders(self, case: Case, number: int) -> Iterator[Case]:
         for offset in range(1, number + 1):
             yield structs.replace(case, schedule=case.schedule + offset)
 
