@@ -99,12 +99,14 @@ class Arrived(al.LinearOperator):
         return got
 
 
-def told(operator: type[al.LinearOperator] = Shift, **parameters: Any) -> dict[FaultKind, str]:
-    @al.subject.operator(operator, name="shift")
+def told(
+    operator: type[al.LinearOperator] = Shift, *, check: str = "adjoint", **parameters: Any
+) -> dict[FaultKind, str]:
+    @al.subject.operator(operator, name="shift", reference=lambda x, **given: x)
     def cases(draw: Any, ranks: int) -> dict[str, Any]:
         return parameters
 
-    found = investigate(al.SimulatedWorld(3), cases, "adjoint", Budget(40, ranks=3, seed=1))
+    found = investigate(al.SimulatedWorld(3), cases, check, Budget(40, ranks=3, seed=1))
     return {} if found.verdict.is_coherent else {hint.kind: hint.text for hint in hints_told(found.verdict)}
 
 
@@ -129,8 +131,9 @@ def test_what_is_read_too_early_in_any_order_is_told_where_it_is_not_a_number_in
     assert "used before the wait for Irecv(source=" in text
 
 
-def test_results_that_differ_with_the_order_of_arrival_are_told_with_the_receive() -> None:
-    text = told(Arrived, by_rank=False, factor=1)[FaultKind.SCHEDULE]
+@pytest.mark.parametrize("check", ["adjoint", "sequential"])
+def test_results_that_differ_with_the_order_of_arrival_are_told_with_the_receive(check: str) -> None:
+    text = told(Arrived, check=check, by_rank=False, factor=1)[FaultKind.SCHEDULE]
     assert text.startswith(
         "results differ between executions that MPI allows: perhaps because rank 0 in Recv(source=ANY_SOURCE"
     )
