@@ -28,6 +28,7 @@ from adjointlab.core.layout import Layout, Window
 from adjointlab.core.partition import integers
 from adjointlab.primitives.boxes import multiplicity
 from adjointlab.primitives.validation import arguments_renamed
+from adjointlab.quantities import counted
 
 __all__ = ["HaloGeometry", "Transfer", "halo_geometry"]
 
@@ -222,7 +223,7 @@ class HaloGeometry:
         widths_of = _as_widths(widths)
         if len(widths_of) != bulk.order:
             raise ValueError(
-                f"widths: a tensor of order {bulk.order} needs {bulk.order} lists of widths, not {len(widths_of)}"
+                f"widths: a tensor of order {bulk.order} needs {counted(bulk.order, 'list')} of widths, not {len(widths_of)}"
             )
         windows: list[list[Window]] = []
         for dim, (given, bulks, n, pad) in enumerate(
@@ -230,7 +231,7 @@ class HaloGeometry:
         ):
             if len(given) != len(bulks):
                 raise ValueError(
-                    f"widths: dimension {dim} lies along {len(bulks)} workers, but has widths for {len(given)}"
+                    f"widths: dimension {dim} lies along {counted(len(bulks), 'worker')}, but has widths for {len(given)}"
                 )
             windows.append([])
             for worker, ((start, stop), (left, right)) in enumerate(zip(bulks, given, strict=True)):

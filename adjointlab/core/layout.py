@@ -41,6 +41,7 @@ from adjointlab.core.partition import (
     whole_number,
 )
 from adjointlab.pictures.drawable import Drawable
+from adjointlab.quantities import counted
 
 if TYPE_CHECKING:
     from adjointlab.pictures.model import Drawing
@@ -164,12 +165,12 @@ class Layout(Drawable):
             all_windows = _windows(windows)
         if len(all_windows) != len(sides):
             raise ValueError(
-                f"windows: a tensor of order {len(sides)} needs {len(sides)} lists, not {len(all_windows)}"
+                f"windows: a tensor of order {len(sides)} needs {counted(len(sides), 'list')}, not {len(all_windows)}"
             )
         for dim, (dim_windows, count) in enumerate(zip(all_windows, counts, strict=True)):
             if len(dim_windows) != count:
                 raise ValueError(
-                    f"windows: dimension {dim} lies along {count} workers but has {len(dim_windows)} windows "
+                    f"windows: dimension {dim} lies along {counted(count, 'worker')} but has {counted(len(dim_windows), 'window')} "
                     f"{dim_windows}"
                 )
             # A window that stops before it starts would have a negative length; an empty one is legal anywhere.
@@ -206,7 +207,7 @@ class Layout(Drawable):
         every = entries("cuts", cuts, "boundaries, or None, for each dimension of the tensor")
         if len(every) != len(sides):
             raise ValueError(
-                f"cuts: a tensor of order {len(sides)} needs {len(sides)} cuts, not {len(every)}"
+                f"cuts: a tensor of order {len(sides)} needs {counted(len(sides), 'cut')}, not {len(every)}"
             )
         balanced = cls(sides, partition, axes=axes)
         windows: list[tuple[Window, ...]] = []
@@ -219,8 +220,8 @@ class Layout(Drawable):
                 raise ValueError(f"cuts: {ends} do not cover dimension {dim}; they must run from 0 to {side}")
             if len(ends) != len(balanced.windows[dim]) + 1:
                 raise ValueError(
-                    f"cuts: {ends} make {len(ends) - 1} parts of dimension {dim}, which lies along "
-                    f"{len(balanced.windows[dim])} workers"
+                    f"cuts: {ends} make {counted(len(ends) - 1, 'part')} of dimension {dim}, which lies along "
+                    f"{counted(len(balanced.windows[dim]), 'worker')}"
                 )
             if any(right < left for left, right in pairwise(ends)):
                 raise ValueError(f"cuts: {ends} in dimension {dim} decrease; boundaries never do")
@@ -413,7 +414,9 @@ def _check_axes(
             f"{len(shape)}; promote the partition or say with `axes` which dimension lies along which"
         )
     if len(axes) != len(shape):
-        raise ValueError(f"axes: a tensor of order {len(shape)} needs {len(shape)} entries, not {axes}")
+        raise ValueError(
+            f"axes: a tensor of order {len(shape)} needs {counted(len(shape), 'entry', 'entries')}, not {axes}"
+        )
     used = integers("axes", [axis for axis in axes if axis is not None])
     if len(set(used)) != len(used) or any(not 0 <= axis < partition.order for axis in used):
         raise ValueError(

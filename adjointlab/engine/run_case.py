@@ -252,7 +252,7 @@ NONDETERMINISTIC: Final = "nondeterministic"
 
 _ADVICE_ON_LEAKS: Final = (
     "advice",
-    "make the communicator once, where the operator is made, or free it after use: an MPI library has some 2000",
+    "make the communicator once, where the operator is made, or free it after use: an MPI library allows some 2000 at a time",
 )
 
 
@@ -323,10 +323,10 @@ def _parameters_differ(
 
 
 def _with_advice(case: Case, verdict: Verdict) -> Verdict:
-    """The verdict; after an exception or a hang, with advice on the mesh and the frozen parameters that the lab has drawn.
+    """The verdict; after an exception or a hang, with advice on frozen parameters, and after an exception on the mesh.
 
-    The code may not support them. For example, if all parameters of a rank are frozen, torch skips its backward pass, in which
-    others communicate.
+    The lab has drawn both, and the code may not support them. For example, if all parameters of a rank are frozen, torch skips its
+    backward pass, in which others communicate.
     """
     has_raised = verdict.kind.startswith("raised ")
     if not has_raised and not verdict.is_hang:

@@ -108,9 +108,9 @@ class Search:
 
     It goes through three stages. While *drawing*, every case is run and judged. The first failure begins *shrinking*:
     Hypothesis tries smaller cases, judgements are remembered, and the clock runs; last, the cases that are one step smaller are
-    tried. The smallest case runs again while
-    *confirming*. A hang under MPI is shrunk in simulation; if the smallest case does not hang under MPI, the search is
-    repeated without simulation: it draws the same cases, and skips those that were coherent the first time.
+    tried. The smallest case runs again while *confirming*. A hang under MPI is shrunk in simulation; if the smallest case does not
+    hang under MPI, the search is repeated without simulation: it draws the same cases, and skips those that were coherent the
+    first time.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ __all__ = ["Names", "missing", "sequential_name"]
 _WRAPPERS: Final = frozenset({"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
 """Attributes in which wrappers keep the module that they wrap."""
 
-_KEEP_NAMES: Final = ", which FullyShardedDataParallel(..., use_orig_params=True) keeps"
+_KEEP_NAMES: Final = ", as FullyShardedDataParallel(..., use_orig_params=True) does"
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _paths(
         if name is None or name in paths:
             advice = _KEEP_NAMES if path.endswith("_flat_param") else ""
             raise TypeError(
-                f"the parallel module has a {kind} {path}, and the sequential one none of that name: both are compared by name{advice}"
+                f"the parallel module has a {kind} {path}, and the sequential one none of that name: they are compared by name, so keep the sequential names{advice}"
             )
         paths[name] = path
     return {name: paths[name] for name in names if name in paths}

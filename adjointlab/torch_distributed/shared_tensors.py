@@ -139,7 +139,8 @@ def _misfit(name: str, own: Sequence[int], shape: Sequence[int], mesh: DeviceMes
         )
     likely = _likely_placements(own, shape, mesh)
     return TypeError(
-        f'{shapes}: say how the ranks share it, with parameter_placements={{"{name}": [{likely}]}} in the dictionary of the strategy'
+        f'{shapes}: say how the ranks share it, with parameter_placements={{"{name}": [{likely}]}} in the dictionary of the strategy, '
+        "which check_parallel takes in the place of inputs: `def cases(draw, ranks): return dict(inputs=..., parameter_placements=...)`"
     )
 
 

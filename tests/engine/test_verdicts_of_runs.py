@@ -238,7 +238,7 @@ def test_communicators_that_are_left_are_told_by_the_check_that_finds_them(check
     run = observed(spaces(2), spaces(2), of_1=(("forward", "makes one"),))
     assert judge(CASE, run).is_coherent
     check.finds_leaks = True
-    advice = "make the communicator once, where the operator is made, or free it after use: an MPI library has some 2000"
+    advice = "make the communicator once, where the operator is made, or free it after use: an MPI library allows some 2000 at a time"
     assert judge(CASE, run) == unjudged(
         "communicators are made in calls and never freed",
         ("rank", "1"),
