@@ -299,7 +299,10 @@ class Space(Drawable):
     ) -> None:
         given: tuple[object, ...] = tensors
         if wrong := [entry for entry in given if not isinstance(entry, Layout | Tensor)]:
-            raise TypeError(f"tensors: {wrong[0]!r} is neither a Layout nor a Tensor")
+            raise TypeError(
+                f"tensors: {wrong[0]!r} is neither a Layout nor a Tensor; a Layout says which ranks hold which part of a shape, "
+                "such as Layout((3,), Partition((2,)))"
+            )
         check_name(name)
         local_types, element = _local_types(types), arrays.dtype(dtype).name
         all_tensors = tuple(

@@ -35,6 +35,7 @@ from adjointlab.worlds.world import World
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed.tensor.placement_types import Placement
 
 __all__ = ["check_parallel", "check_pipeline"]
 
@@ -58,6 +59,9 @@ def check_parallel(
     one_batch_size: bool = False,
     twice_differentiable: bool = False,
     frozen: Sequence[str] | None = None,
+    input_placements: Sequence[object] | None = None,
+    output_placements: Sequence[object] | None = None,
+    parameter_placements: Mapping[str, Sequence[Placement]] | None = None,
     rank_local: Sequence[str] = (),
     cases: int = 20,
     seed: int = 0,
@@ -72,8 +76,8 @@ def check_parallel(
     that apply or by those that `checks` names.
 
     `inputs` are examples, whose shapes and element types matter, or a strategy ``inputs(draw, ranks)`` that draws shapes, the mesh,
-    and arguments of `sequential`; what it may contain, and all options that are not explained here, are explained at ``adjointlab.subject.parallel``. `mesh` is a
-    shape, which fixes the number of ranks, or names of dimensions, whose extents are drawn; by default one dimension of all ranks.
+    and arguments of `sequential`; what it may contain, `frozen` and placements included, and all options that are not explained here, are
+    explained at ``adjointlab.subject.parallel``. `mesh` is a shape, which fixes the number of ranks, or names of dimensions, whose extents are drawn; by default one dimension of all ranks.
 
     Tensors lie on the host, or on the CUDA device on which an example or the module lies.
 
@@ -87,6 +91,13 @@ def check_parallel(
     fixed, make_mesh = drawn_meshes(mesh)
     if isinstance(frozen, str) or not isinstance(frozen, Collection | None):
         raise TypeError(f"frozen: {frozen!r} is not a list of names of parameters, such as ['weight']")
+    entries = {
+        "frozen": None if frozen is None else list(frozen),
+        "input_placements": input_placements,
+        "output_placements": output_placements,
+        "parameter_placements": parameter_placements,
+    }
+    given = {name: entry for name, entry in entries.items() if entry is not None}
     options = _options(_name(parallelize, "parallelize"), sequential, inputs)
     options["rank_local"] = rank_local
     if fixed is not None:
@@ -112,9 +123,6 @@ def check_parallel(
         drawn: Any = inputs(draw, ranks) if callable(inputs) else entries_of(inputs)
         if not isinstance(drawn, Mapping):
             return drawn  # type: ignore[no-any-return]  # the caller raises a SubjectError for it
-        given: dict[str, object] = {}
-        if frozen is not None:
-            given["frozen"] = list(frozen)
         return {"mesh": make_mesh(draw, ranks), **given, **drawn}
 
     return verdicts_of(parallel, Budget(cases, ranks=fixed or _RANKS, seed=seed), world, checks)

@@ -139,8 +139,8 @@ def _misfit(name: str, own: Sequence[int], shape: Sequence[int], mesh: DeviceMes
         )
     likely = _likely_placements(own, shape, mesh)
     return TypeError(
-        f'{shapes}: say how the ranks share it, with parameter_placements={{"{name}": [{likely}]}} in the dictionary of the strategy, '
-        "which check_parallel takes in the place of inputs: `def cases(draw, ranks): return dict(inputs=..., parameter_placements=...)`"
+        f'{shapes}: say how the ranks share it, with parameter_placements={{"{name}": [{likely}]}}, '
+        "an argument of check_parallel, and an entry of the dictionary that a strategy of cases returns"
     )
 
 

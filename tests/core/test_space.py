@@ -278,8 +278,15 @@ def test_bad_tensors_and_spaces_are_refused_with_their_values() -> None:
             (make, ValueError, "name: it is empty; give the tensor a name, or leave it out for x")
             for make in (lambda: Tensor(COPIES, name=""), lambda: Space(COPIES, name=""))
         ),
-        (lambda: Space(COPIES, 3, 4), TypeError, "tensors: 3 is neither a Layout nor a Tensor"),
-        (lambda: Space([COPIES]), TypeError, f"tensors: {[COPIES]!r} is neither a Layout nor a Tensor"),
+        *(
+            (
+                make,
+                TypeError,
+                f"tensors: {given!r} is neither a Layout nor a Tensor; a Layout says which ranks hold which part of a shape, such as "
+                "Layout((3,), Partition((2,)))",
+            )
+            for make, given in ((lambda: Space(COPIES, 3, 4), 3), (lambda: Space([COPIES]), [COPIES]))
+        ),
         (
             lambda: Space(COPIES, types="partial"),
             TypeError,

@@ -14,6 +14,7 @@ from hypothesis import find
 from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
@@ -96,6 +97,9 @@ def test_a_parallel_module_is_declared_as_it_is_given(declared: Declared, world:
         one_batch_size=True,
         twice_differentiable=True,
         frozen=("0.weight",),
+        input_placements=[[Shard(0)], [Replicate()]],
+        output_placements=[Shard(1)],
+        parameter_placements={"0.weight": [Shard(0)]},
         rank_local=("package",),
         cases=7,
         seed=11,
@@ -121,6 +125,9 @@ def test_a_parallel_module_is_declared_as_it_is_given(declared: Declared, world:
     assert drawn(declared.draws, 6) == {
         "mesh": {"dp": 3, "tp": 2},
         "frozen": ["0.weight"],
+        "input_placements": [[Shard(0)], [Replicate()]],
+        "output_placements": [Shard(1)],
+        "parameter_placements": {"0.weight": [Shard(0)]},
         "inputs": [(4, 3), (4, 3)],
     }
     assert (declared.budget, declared.world, declared.checks) == (
@@ -362,9 +369,9 @@ def test_a_module_that_averages_gradients_of_one_batch_is_refused(parallelize: A
         ("nothing", "`nothing`"),
         ("ranks", "`ranks`: it draws their number; the extents of a mesh fix it, such as mesh=(4,)"),
         (
-            "parameter_placements",
-            "`parameter_placements`: give a strategy in the place of inputs, "
-            "`def cases(draw, ranks): return dict(inputs=..., parameter_placements=...)`",
+            "parameter_pieces",
+            "`parameter_pieces`: give a strategy in the place of inputs, "
+            "`def cases(draw, ranks): return dict(inputs=..., parameter_pieces=...)`",
         ),
     ],
 )

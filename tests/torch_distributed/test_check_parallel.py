@@ -158,8 +158,11 @@ def test_layers_of_ones_own_say_how_their_parameters_are_shared(world: al.Simula
 
     linear = partial(nn.Linear, 3, 12, bias=False)
     al.check_parallel(linear, columns, cases, cases=3, world=world)
+    placements: Any = dict(parameter_placements={"weight": [Shard(0)]}, output_placements=[[Shard(1)]])
+    al.check_parallel(linear, columns, EXAMPLE, **placements, cases=3, world=world)
     with pytest.raises(
-        AssertionError, match=r"say how the ranks share it, .*\[Shard\(0\)\].* in the place of inputs"
+        AssertionError,
+        match=r"say how the ranks share it, .*\[Shard\(0\)\].*, an argument of check_parallel",
     ):
         al.check_parallel(linear, columns, EXAMPLE, cases=3, world=world)
 
