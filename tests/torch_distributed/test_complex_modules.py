@@ -190,7 +190,7 @@ def test_element_types_of_inputs_are_legal_ones() -> None:
     def drawn(draw: Any, ranks: int) -> dict[str, Any]:
         return dict(inputs=(4, 3), input_dtypes=["complex96"])
 
-    with pytest.raises(SubjectError, match=r"input_dtypes: \('complex96',\), and not one of float64"):
+    with pytest.raises(SubjectError, match=r"input_dtypes: \['complex96'\], and not one of float64"):
         al.check_parallel(Real, unchanged, drawn, cases=2)
 
 

@@ -357,7 +357,7 @@ def test_collectives_on_a_thread_of_the_users_own_are_told_where_they_belong() -
             pool.submit(dist.all_reduce, torch.zeros(2)).result()
 
     with pytest.raises(
-        AssertionError, match="collectives are called on the thread that runs the operator or module"
+        AssertionError, match="call collectives on the thread that runs the operator or module"
     ):
         al.check_parallel(linear, lambda m, mesh: None, EXAMPLE, after_backward=reduce_elsewhere, cases=2)
 

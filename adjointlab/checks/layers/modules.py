@@ -68,7 +68,9 @@ def _gradients_of_their_own(
 
     in_memory = list(filter(has_memory, cotangents))
 
-    def in_its_own_memory(gradient: torch.Tensor) -> torch.Tensor:
+    def in_its_own_memory(gradient: torch.Tensor | None) -> torch.Tensor | None:
+        if gradient is None:  # second derivatives may not depend on a parameter
+            return None
         held = gradient._values() if gradient.is_sparse else gradient
         is_view = has_memory(held) and any(arrays.may_share_memory(held, each) for each in in_memory)
         return gradient.clone() if is_view else gradient
@@ -102,12 +104,15 @@ class ModuleUnderTest(ABC):
         self._unreached: dict[str, None] = {}
 
     def with_sparse_gradients(self) -> list[torch.Tensor]:
-        """The weights of embeddings whose gradients are sparse, for which DistributedDataParallel takes no others."""
+        """The weights of embeddings with sparse gradients; DistributedDataParallel rejects dense ones for them."""
         import torch
 
-        made = getattr(self.module, "made", self.module)
+        # The lab's wrapper of a parallel module does not register it as a part. A user's attribute of that name may be anything.
+        made = getattr(self.module, "made", None)
+        wrapped = made.modules() if isinstance(made, torch.nn.Module) else ()
         kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
-        return [part.weight for part in made.modules() if isinstance(part, kinds) and part.sparse]
+        parts = (*self.module.modules(), *wrapped)
+        return [part.weight for part in parts if isinstance(part, kinds) and part.sparse]
 
     @abstractmethod
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:
