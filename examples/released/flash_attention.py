@@ -17,6 +17,29 @@ def scores(q, k, scale, causal):
     return products.masked_fill(~allowed, -torch.inf)
 
 
+def attended(q, k, v, scale, causal):
+    """The result, and the logarithms of the sums of exponentials of the scores."""
+    products = scores(q, k, scale, causal)
+    values = v.repeat_interleave(q.shape[2] // v.shape[2], 2)
+    return torch.einsum("bhqk,bkhd->bqhd", products.softmax(-1), values), products.logsumexp(-1)
+
+
+def write_gradients(dout, q, k, v, out, softmax_lse, dq, dk, dv, scale, causal):
+    """Writes into dq, dk and dv; `out` and `softmax_lse` are those of all keys."""
+    shared = q.shape[2] // k.shape[2]
+    whole_k, whole_v = k.repeat_interleave(shared, 2), v.repeat_interleave(shared, 2)
+    weights = (scores(q, k, scale, causal) - softmax_lse[..., None].to(q.dtype)).exp()
+    inner = (dout * out).sum(-1).transpose(1, 2)[..., None]
+    of_scores = weights * (torch.einsum("bqhd,bkhd->bhqk", dout, whole_v) - inner) * scale
+    dq.copy_(torch.einsum("bhqk,bkhd->bqhd", of_scores, whole_k))
+    for gradient, whole in (
+        (dk, torch.einsum("bhqk,bqhd->bkhd", of_scores, q)),
+        (dv, torch.einsum("bhqk,bqhd->bkhd", weights, dout)),
+    ):
+        gradient.copy_(whole.unflatten(2, (k.shape[2], shared)).sum(3))
+
+
+# The packages read the names of arguments off these functions.
 def _flash_attn_forward(
     q,
     k,
@@ -30,9 +53,7 @@ def _flash_attn_forward(
     alibi_slopes,
     return_softmax,
 ):
-    products = scores(q, k, softmax_scale, causal)
-    values = v.repeat_interleave(q.shape[2] // v.shape[2], 2)
-    return torch.einsum("bhqk,bkhd->bqhd", products.softmax(-1), values), products.logsumexp(-1), None, None
+    return *attended(q, k, v, softmax_scale, causal), None, None
 
 
 def _flash_attn_backward(
@@ -55,18 +76,7 @@ def _flash_attn_backward(
     deterministic,
     rng_state=None,
 ):
-    """Writes into dq, dk and dv; `out` and `softmax_lse` are those of all keys."""
-    shared = q.shape[2] // k.shape[2]
-    whole_k, whole_v = k.repeat_interleave(shared, 2), v.repeat_interleave(shared, 2)
-    weights = (scores(q, k, softmax_scale, causal) - softmax_lse[..., None].to(q.dtype)).exp()
-    inner = (dout * out).sum(-1).transpose(1, 2)[..., None]
-    of_scores = weights * (torch.einsum("bqhd,bkhd->bhqk", dout, whole_v) - inner) * softmax_scale
-    dq.copy_(torch.einsum("bhqk,bkhd->bqhd", of_scores, whole_k))
-    for gradient, whole in (
-        (dk, torch.einsum("bhqk,bqhd->bkhd", of_scores, q)),
-        (dv, torch.einsum("bhqk,bqhd->bkhd", weights, dout)),
-    ):
-        gradient.copy_(whole.unflatten(2, (k.shape[2], shared)).sum(3))
+    write_gradients(dout, q, k, v, out, softmax_lse, dq, dk, dv, softmax_scale, causal)
 
 
 def documents(cu_seqlens_q, cu_seqlens_k):
@@ -94,19 +104,7 @@ def _flash_attn_varlen_forward(
 ):
     out, lse = torch.empty_like(q), q.new_empty(q.shape[1::-1])
     for own, other in documents(cu_seqlens_q, cu_seqlens_k):
-        results = _flash_attn_forward(
-            q[None, own],
-            k[None, other],
-            v[None, other],
-            dropout_p,
-            softmax_scale,
-            causal,
-            window_size_left,
-            window_size_right,
-            softcap,
-            alibi_slopes,
-            return_softmax,
-        )
+        results = attended(q[None, own], k[None, other], v[None, other], softmax_scale, causal)
         out[own], lse[:, own] = results[0][0], results[1][0]
     return out, lse, None, None
 
@@ -136,25 +134,10 @@ def _flash_attn_varlen_backward(
     rng_state=None,
 ):
     for own, other in documents(cu_seqlens_q, cu_seqlens_k):
-        _flash_attn_backward(
-            dout[None, own],
-            q[None, own],
-            k[None, other],
-            v[None, other],
-            out[None, own],
-            softmax_lse[None, :, own],
-            dq[None, own],
-            dk[None, other],
-            dv[None, other],
-            dropout_p,
-            softmax_scale,
-            causal,
-            window_size_left,
-            window_size_right,
-            softcap,
-            alibi_slopes,
-            deterministic,
-        )
+        inputs = q[None, own], k[None, other], v[None, other]
+        gradients = dq[None, own], dk[None, other], dv[None, other]
+        of_all_keys = out[None, own], softmax_lse[None, :, own]
+        write_gradients(dout[None, own], *inputs, *of_all_keys, *gradients, softmax_scale, causal)
 
 
 _interface = SimpleNamespace(

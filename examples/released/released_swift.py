@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
+from cut_vocabulary import OfCutVocabulary
 from exchanges import exchange
 from hypothesis import strategies as st
 from megatron.core import parallel_state
@@ -56,15 +57,6 @@ class OfWords(nn.Module):
     def forward(self, logits, words):
         chosen = logits.log_softmax(-1).gather(-1, words.clamp_min(0)[..., None])[..., 0]
         return chosen * (words != -100)
-
-
-class OfCutVocabulary(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs):
-        return self.function(*inputs)
 
 
 def check(name, sequential, function, second=None, cut=Replicate, **options):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
+from cut_vocabulary import OfCutVocabulary
 from exchanges import exchange
 from hypothesis import strategies as st
 from megatron.core import parallel_state
@@ -171,15 +172,6 @@ class Divergence(nn.Module):
         logarithms = logits.log_softmax(-1).gather(-1, words)
         of_teacher, logarithms = (x.clamp_min(BOUND) for x in (of_teacher.detach(), logarithms))
         return (of_teacher.exp() * (of_teacher - logarithms)).sum(-1)
-
-
-class OfCutVocabulary(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs):
-        return self.function(*inputs)
 
 
 def check(name, sequential, function, cases, prepare=torch.sin, **options):
