@@ -76,15 +76,19 @@ class Placed:
     @property
     def unchanged(self) -> bool:
         """True if torch has counted no write into the buffer and every bit of it, guard zones included, is unchanged; NaN equals itself here."""
-        return arrays.times_written(self.view) == self.times_written and self._holds_the_same
+        return not self._is_written and self._has_old_values
 
     @property
     def is_restored(self) -> bool:
-        """True if the buffer was written into, and holds what it held."""
-        return not self.unchanged and self._holds_the_same
+        """True if torch has counted a write into the buffer, which has its old values again."""
+        return self._is_written and self._has_old_values
 
     @property
-    def _holds_the_same(self) -> bool:
+    def _is_written(self) -> bool:
+        return arrays.times_written(self.view) != self.times_written
+
+    @property
+    def _has_old_values(self) -> bool:
         return arrays.octets_of_values(self.buffer) == self.octets
 
 

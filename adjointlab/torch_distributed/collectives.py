@@ -132,36 +132,24 @@ class Collectives(Operations):
         op = given.get("op", getattr(opts, "reduceOp", opts) or dist.ReduceOp.SUM)
         reduction = self._reduction(op, tensor)
         if tensor.is_sparse:
-            return self._sum_sparse(tensor, reduction)
-        label = self._reducing_in_place("all_reduce", reduction, tensor)
-        staged = reduction.in_place(tensor)
+            label, into = self._sparse_sum(tensor, reduction)
+        else:
+            label = self._reducing_in_place("all_reduce", reduction, tensor)
+            into = (reduction.in_place(tensor),)
+        array = into[0].array
         return self._started(
-            label,
-            self._comm.Iallreduce,
-            MPI.IN_PLACE,
-            staged.array,
-            reduction.op,
-            into=(staged,),
-            tensors=[tensor],
+            label, self._comm.Iallreduce, MPI.IN_PLACE, array, reduction.op, into=into, tensors=[tensor]
         )
 
-    def _sum_sparse(self, tensor: torch.Tensor, reduction: Reduction) -> RequestWork:
+    def _sparse_sum(self, tensor: torch.Tensor, reduction: Reduction) -> tuple[CallLabel, tuple[Staged, ...]]:
+        """The label of a sum of sparse tensors, and its dense message, which is written into `tensor` in the end."""
         if reduction.name != "SUM":
             raise ValueError(
                 f"all_reduce: sparse tensors are added up alone, by ReduceOp.SUM, not {reduction.name}"
             )
         label, message = self._reducing("all_reduce", reduction, tensor), dense_message(tensor)
         staged = reduction.in_place(message)
-        written = Staged(staged.array, lambda: write_sum(tensor, message))
-        return self._started(
-            label,
-            self._comm.Iallreduce,
-            MPI.IN_PLACE,
-            staged.array,
-            reduction.op,
-            into=(staged, written),
-            tensors=[tensor],
-        )
+        return label, (staged, Staged(staged.array, lambda: write_sum(tensor, message)))
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
         tensor = _only("all_gather", inputs)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from threading import get_ident
 
 from torch import nn
 from torch.distributed._composable.contract import STATE_KEY
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
+
+from adjointlab.torch_distributed.module_hooks import hooked
 
 __all__ = ["is_data_parallel", "is_flattening", "kept_elsewhere", "noting_wrappers"]
 
@@ -30,20 +31,14 @@ def is_flattening(part: nn.Module) -> bool:
 @contextmanager
 def noting_wrappers() -> Iterator[list[nn.Module]]:
     """Context whose value lists the data-parallel modules that this thread makes: an attribute of an engine may keep one, and be no submodule."""
-    rank, noted = (
-        get_ident(),
-        list[nn.Module](),
-    )  # simulated ranks are threads, and torch calls the hook in all of them
+    wrappers: list[nn.Module] = []
 
     def note(module: nn.Module, name: str, wrapped: nn.Module | None) -> None:
-        if get_ident() == rank and is_data_parallel(module):
-            noted.append(module)
+        if is_data_parallel(module):
+            wrappers.append(module)
 
-    handle = register_module_module_registration_hook(note)
-    try:
-        yield noted
-    finally:
-        handle.remove()
+    with hooked(register_module_module_registration_hook, note):
+        yield wrappers
 
 
 def kept_elsewhere(module: nn.Module, wrappers: Iterable[nn.Module]) -> tuple[nn.Module, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import get_ident
 
 import torch
 from torch import nn
@@ -13,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from adjointlab.core.layer import element_type_noted
 from adjointlab.torch_distributed.converted_modules import convert, converted_to
+from adjointlab.torch_distributed.module_hooks import hooked
 
 __all__ = ["made_in"]
 
@@ -24,15 +24,14 @@ def made_in(dtype: torch.dtype) -> Iterator[None]:
     Later is too late: DistributedDataParallel, and hooks on gradient accumulators, lose a parameter whose element type changes, and
     `fully_shard` keeps its part in the old type.
     """
-    rank = get_ident()  # simulated ranks are threads, and torch calls the hook in all threads
 
     def convert_new(module: nn.Module, name: str, held: nn.Parameter) -> None:
-        if get_ident() == rank and not is_lazy(held):
+        if not is_lazy(held):
             convert([held], dtype)
 
-    handle = register_module_parameter_registration_hook(convert_new)
-    try:
-        with converted_to(dtype), element_type_noted():
-            yield
-    finally:
-        handle.remove()
+    with (
+        hooked(register_module_parameter_registration_hook, convert_new),
+        converted_to(dtype),
+        element_type_noted(),
+    ):
+        yield

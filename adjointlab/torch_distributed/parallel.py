@@ -102,6 +102,10 @@ class NamedModule(nn.Module):
         self.made.train(mode)
         return super().train(mode)
 
+    def modules(self, *_: Any, **__: Any) -> Iterator[nn.Module]:
+        yield self
+        yield from self.made.modules()
+
     def get_parameter(self, target: str) -> nn.Parameter:
         return self._held[target]
 

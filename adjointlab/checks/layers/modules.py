@@ -107,12 +107,8 @@ class ModuleUnderTest(ABC):
         """The weights of embeddings with sparse gradients; DistributedDataParallel rejects dense ones for them."""
         import torch
 
-        # The lab's wrapper of a parallel module does not register it as a part. A user's attribute of that name may be anything.
-        made = getattr(self.module, "made", None)
-        wrapped = made.modules() if isinstance(made, torch.nn.Module) else ()
         kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
-        parts = (*self.module.modules(), *wrapped)
-        return [part.weight for part in parts if isinstance(part, kinds) and part.sparse]
+        return [part.weight for part in self.module.modules() if isinstance(part, kinds) and part.sparse]
 
     @abstractmethod
     def drawn(self, space: Space, position: int, key: Draw) -> NumpyArray:

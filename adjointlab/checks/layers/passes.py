@@ -277,7 +277,7 @@ def run_passes(
         first = backward[0] if plan.together else each
         if plan.accumulated and (number == 0 or not (plan.together or plan.joined)):
             # Set before the module runs forward, as gradients of an earlier microbatch would be.
-            _set_gradients(version.parameters(), first.earlier_of_parameters, version.with_sparse_gradients())
+            _set_gradients_of_parameters(version, first)
         each.outputs = version(each.leaves)
         # Copied now: a later pass may overwrite the outputs, which another comparison then shows.
         each.seen = each.results[OUTPUTS] = values(each.outputs)
@@ -387,7 +387,7 @@ def _go_back(version: ModuleUnderTest, each: Pass, plan: PassPlan, order: Sequen
     _set_gradients(each.leaves, each.earlier_of_inputs)
     stands_there = plan.accumulated and (each is order[0] or not plan.together)
     if not goes_on and not stands_there:
-        _set_gradients(parameters, each.earlier_of_parameters, version.with_sparse_gradients())
+        _set_gradients_of_parameters(version, each)
     in_loss = plan.in_loss(version.layer)
     version.go_back(
         each.leaves,
@@ -406,14 +406,17 @@ def _go_back(version: ModuleUnderTest, each: Pass, plan: PassPlan, order: Sequen
         those.results[PARAMETER_GRADIENT] = of_parameters
 
 
-def _set_gradients(
-    leaves: Sequence[torch.Tensor],
-    earlier: Sequence[torch.Tensor] | None,
-    with_sparse: Sequence[torch.Tensor] = (),
-) -> None:
-    import torch
+def _set_gradients_of_parameters(version: ModuleUnderTest, each: Pass) -> None:
+    _set_gradients(version.parameters(), each.earlier_of_parameters)
+    if each.earlier_of_parameters is not None:
+        for weight in version.with_sparse_gradients():
+            # Two embeddings may share a weight.
+            if weight.grad is not None and not weight.grad.is_sparse:
+                weight.grad = weight.grad.to_sparse(1)
 
-    sparse = set(map(id, with_sparse))  # tensors are compared by element
+
+def _set_gradients(leaves: Sequence[torch.Tensor], earlier: Sequence[torch.Tensor] | None) -> None:
+    import torch
 
     given: Sequence[torch.Tensor | None] = earlier or [None] * len(leaves)
     for leaf, gradient in zip(leaves, given, strict=True):
@@ -423,8 +426,6 @@ def _set_gradients(
             with torch.no_grad():
                 leaf.grad = torch.zeros_like(leaf)
                 arrays.local_part(leaf.grad).copy_(gradient)
-                if id(leaf) in sparse:
-                    leaf.grad = leaf.grad.to_sparse(1)
 
 
 def _added(leaves: Sequence[torch.Tensor], earlier: Sequence[torch.Tensor] | None) -> Local:
